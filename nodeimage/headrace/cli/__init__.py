@@ -1,1 +1,1 @@
-"""The command line, `headrace`. One module per family of commands; `main` puts them together."""
+"""The command line, `headrace`. One module per family of commands; `main` combines them."""

@@ -13,7 +13,7 @@ from headrace.cli.output import OutputFormat, note, print_json, print_table
 app = typer.Typer(
     help="Set and explain who may do what. OBJECT is /stream, /stream:topic, /path/* (all streams below it), cluster,"
     " group:NAME, group:PREFIX*, transactional-id:NAME, or transactional-id:PREFIX*."
-    " Expressions have u:NAME, g:GROUP, p (everybody), !, &, | and brackets; '' is nobody.",
+    " Expressions use u:NAME, g:GROUP, p (everybody), !, &, | and brackets; '' admits nobody.",
     no_args_is_help=True,
 )
 
@@ -40,7 +40,7 @@ def set_access(
     admin: Admin = None,
     remove: Remove = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also what takes your own administration of the cluster away")
+        bool, typer.Option("--force", help="Allow a change that ends your own administration of the cluster")
     ] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
@@ -113,7 +113,7 @@ def explain(
     permission: Permission = None,
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", "-g", metavar="GROUP", show_default=False, help="That its token names, too"),
+        typer.Option("--group", "-g", metavar="GROUP", show_default=False, help="A group in the token; may repeat"),
     ] = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,

@@ -1,4 +1,4 @@
-"""Options that hold access expressions, and what is told of a change of rules."""
+"""Options for access expressions, and reports about a change of access rules."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -31,24 +31,24 @@ Admin = Annotated[
 def expressions(
     produce: str | None, consume: str | None, topic: str | None, copy: str | None, admin: str | None
 ) -> dict[str, str]:
-    """Those that were given, by permission."""
+    """The expressions that were given, by permission."""
     given = {"produce": produce, "consume": consume, "topic": topic, "copy": copy, "admin": admin}
     return {permission: text for permission, text in given.items() if text is not None}
 
 
 def items(name: str, given: Mapping[str, str | None]) -> list[dict[str, str | None]]:
-    """What `access.set` takes."""
+    """The parameter of `access.set`."""
     return [{"object": name, "permission": each, "expression": text} for each, text in given.items()]
 
 
 def told_apart(answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer without what goes to stderr: nodes that have not applied the change, and warnings."""
+    """Remove from the answer, and print to stderr, nodes that have not applied the change, and warnings."""
     tell(answer)
     return {name: value for name, value in answer.items() if name not in ("not_applied", "warnings")}
 
 
 def tell(answer: Mapping[str, Any]) -> None:
-    """Tell of nodes that have not applied a change, and of warnings."""
+    """Print the nodes that have not applied a change, and warnings."""
     for warning in answer.get("warnings", ()):
         note(f"warning: {warning}")
     if late := answer.get("not_applied"):

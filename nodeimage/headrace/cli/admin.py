@@ -1,4 +1,4 @@
-"""One of Headrace's own calls, for commands that make just that one."""
+"""A single call of Headrace's admin API, for commands that make just one."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from headrace.cli.options import Bootstrap, DataFolder
 def call(
     bootstrap: Bootstrap, data: DataFolder, method: str, params: dict[str, Any], *, timeout_s: float | None = None
 ) -> Any:
-    """Its result. `timeout_s`: None means as for any other. Raises HeadraceError."""
-    from headrace.cli.connect import TIMEOUT_S, connected  # what a client needs, `--help` does not wait for
+    """The call's result. `timeout_s`: None: the default. Raises HeadraceError."""
+    from headrace.cli.connect import TIMEOUT_S, connected  # imported late, so that `--help` does not wait for it
 
     with connected(bootstrap, data, timeout_s=timeout_s or TIMEOUT_S) as cluster:
         return cluster.admin(method, params)

@@ -1,7 +1,7 @@
-"""What every command holds of its arguments, whatever they are: text is UTF-8, numbers are such as can be sent.
+"""What every command requires of its arguments, whatever they mean: text is UTF-8, and numbers can be sent.
 
-An argument may be any bytes, and a number of any size: what a command cannot use is refused with the argument's name,
-before anything is done. Arguments that are records' bytes, or name a file, are marked with `AnyBytes`.
+An argument may be any bytes, and a number of any size: a value that a command cannot use is refused with the argument's
+name, before anything is done. Arguments that are bytes of records, or name a file, are marked with `AnyBytes`.
 """
 
 import functools
@@ -17,9 +17,9 @@ import typer
 from headrace.cli.text import is_utf8, printable
 
 LARGEST_INT: Final = 2**63 - 1
-"""What a cluster can be told."""
+"""Largest integer that can be sent to a cluster."""
 LARGEST_FLOAT: Final = 1e9
-"""Seconds of thirty years: what a clock takes, and nobody waits for."""
+"""Largest float: thirty years in seconds, which every clock supports and nobody waits for."""
 LARGEST_INT32: Final = 2**31 - 1
 
 
@@ -31,7 +31,8 @@ ANY_BYTES: Final = AnyBytes()
 
 
 def check_commands(app: typer.Typer) -> None:
-    """Have every command of `app` refuse arguments that it cannot use. Once, when all commands are there."""
+    """Make every command of `app` refuse arguments that it cannot use. Call this once, after all commands are
+    registered."""
     for command in app.registered_commands:
         command.callback = _checked(command.callback) if command.callback else None
     for group in app.registered_groups:
@@ -42,9 +43,11 @@ def check_commands(app: typer.Typer) -> None:
 
 
 def in_utf8_mode() -> None:
-    """Start again in Python's UTF-8 mode where the locale is another: arguments then are bytes as they were given.
+    """Restart the process in Python's UTF-8 mode if the locale is another, so that arguments decode to exactly the
+    bytes that were given.
 
-    Does not return where it does so. What follows reads and writes UTF-8 whatever the locale says, as the cluster does.
+    Does not return if it restarts. From then on everything reads and writes UTF-8 whatever the locale says, as the
+    cluster does.
     """
     if sys.getfilesystemencoding() == "utf-8" or not sys.executable:
         return
@@ -86,7 +89,7 @@ def _any_bytes(callback: Callable[..., Any], name: str) -> bool:
 
 
 def _shown_name(callback: Callable[..., Any], name: str) -> str:
-    """As the user writes it."""
+    """The parameter's name as the user writes it."""
     for each in _metadata(callback, name):
         words = [word for word in getattr(each, "param_decls", None) or () if word.startswith("--")]
         if words:

@@ -1,4 +1,4 @@
-"""`headrace balance`: what each node carries, what was moved and why, and whether anything is moved."""
+"""`headrace balance`: each node's load, what was moved and why, and whether balancing is on."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final

@@ -1,7 +1,7 @@
-"""`headrace bench`: what a cluster does for the stock client, from where this command runs.
+"""`headrace bench`: a cluster's performance for the stock client, from where this command runs.
 
-Three stages over topics of its own, which it deletes afterwards: records sent as fast as the client can, the same
-read back, then records sent one by one at a fixed rate to see how long each takes to be acknowledged and to arrive.
+Three stages over topics of its own, which it deletes afterwards: sending records as fast as the client can, reading
+them back, then sending records one by one at a fixed rate, to see how long each takes to be acknowledged and to arrive.
 Only Kafka's own APIs are used, so that the same command measures any Kafka.
 """
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 BATCH: Final = 10_000
 SILENCE_S: Final = 30.0
-"""A consumer that gets nothing for so long has lost records."""
+"""Seconds without a record after which records count as lost."""
 FULL_WAIT_S: Final = 0.1
 WARM_UP: Final = 20
-"""Paced records whose latency is not counted: connections are opened by them."""
+"""Number of paced records at the start whose latency is not counted, since they open connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Records a second of one stage."""
+    """Throughput of one stage."""
 
     stage: str
     records: int
@@ -44,7 +44,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Percentiles in ms."""
+    """Latency percentiles of one stage in ms."""
 
     stage: str
     records: int
@@ -56,8 +56,8 @@ class Latency:
 def bench(
     records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many to send and read")] = 500_000,
     size: Annotated[int, typer.Option("--size", min=1, max=1_000_000, help="Bytes of each record's value")] = 100,
-    topics: Annotated[int, typer.Option("--topics", min=1, max=100_000, help="Spread over so many topics")] = 1,
-    partitions: Annotated[int, typer.Option("--partitions", min=1, max=100_000, help="Of each topic")] = 1,
+    topics: Annotated[int, typer.Option("--topics", min=1, max=100_000, help="Topics to spread records over")] = 1,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=100_000, help="Partitions of each topic")] = 1,
     rate: Annotated[
         int, typer.Option("--rate", min=1, max=1_000_000, help="Records a second of the paced stage")
     ] = 500,
@@ -119,9 +119,9 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 @contextmanager
 def own_topics(admin: Any, names: Sequence[str], partitions: int, interrupts: Interrupts) -> Iterator[None]:
-    """Topics that are there within, and gone afterwards, whenever an interrupt comes."""
+    """Create topics for the duration of the context, and delete them afterwards, even after an interrupt."""
     try:
-        with interrupts:  # what is asked for and not waited for would be made after it was deleted
+        with interrupts:  # an unfinished creation could take effect after the deletion
             _create(admin, names, partitions)
         yield
     finally:
@@ -193,7 +193,7 @@ def _consume(target: "Target", names: Sequence[str], interrupts: Interrupts, *, 
 def _paced(
     target: "Target", name: str, interrupts: Interrupts, *, rate: int, seconds: float, size: int
 ) -> list[Latency]:
-    """Sends at a fixed rate and times each record to its acknowledgement and to its arrival at a consumer."""
+    """Send at a fixed rate, and time each record until its acknowledgement and until its arrival at a consumer."""
     from confluent_kafka import Producer
 
     from headrace.cli.kafka_client import describe, producer_config
@@ -227,7 +227,7 @@ def _paced(
             try:
                 producer.produce(name, value, on_delivery=delivered)
                 return
-            except BufferError:  # more than the cluster takes: what waits here counts as its latency
+            except BufferError:  # the cluster is too slow: waiting here counts as latency
                 producer.poll(FULL_WAIT_S)
 
     try:

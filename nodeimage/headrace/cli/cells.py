@@ -1,7 +1,7 @@
-"""Times and values out of the cells of readings, exactly: no digit is lost, and no time becomes another.
+"""Parses times and values from the cells of readings exactly: no digit is lost, and no time becomes another.
 
-Times are milliseconds since 1970, of the years 1 to 9999: what no calendar has is refused. Values are floats where
-these have every digit that the cell has, else decimal numbers. Pure functions; know nothing of files.
+Times are milliseconds since 1970, of the years 1 to 9999; times outside the calendar are refused. Values are floats if
+these have every digit of the cell, otherwise decimal numbers. Pure functions, which know nothing of files.
 """
 
 import math
@@ -13,10 +13,11 @@ from typing import Any, Final, NamedTuple
 from headrace.base.errors import HeadraceError
 
 TIME_FORMATS: Final = ("%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M")
-"""Besides ISO 8601 and numbers. Day/month/year with slashes is ambiguous and left to `--time-format`."""
+"""Time formats that are tried besides ISO 8601 and numbers. Day/month/year with slashes is ambiguous and left to
+`--time-format`."""
 EPOCH_UNITS: Final = ((Decimal("1e17"), -6), (Decimal("1e14"), -3), (Decimal("1e11"), 0), (Decimal(0), 3))
-"""Numbers from the first on are in units of which a power of ten makes milliseconds: ns, us, ms, s. 1e11 s is the year
-5138."""
+"""(smallest number, exponent): the unit of a numeric time. Numbers from the smallest on are multiplied by this power of
+ten to get milliseconds: ns, us, ms, s. 1e11 s is the year 5138."""
 TIME_LIMIT: Final = Decimal("4e20")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NAIVE_EPOCH: Final = datetime(1970, 1, 1)
@@ -25,33 +26,34 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 EXACT_INT: Final = 2**53
-"""Up to here every whole number is a float."""
+"""Up to this number every whole number is a float."""
 SURE_DIGITS: Final = 15
-"""A decimal number of so many digits is the shortest that means its float."""
+"""Up to this many digits, a decimal number is the shortest text of its float."""
 NOT_FINITE: Final = frozenset(
     sign + word for sign in ("", "+", "-") for word in ("nan", "inf", "infinity")
 )  # as Python, NumPy and pandas write them
 TRUTHS: Final = {"true": 1.0, "false": 0.0}
 SMALL_TIME: Final = 10**8
-"""Numbers below are values where nobody says that they are times: as seconds since 1970 they lie before 1973."""
+"""Numbers below this are values unless the user says that they are times: as seconds since 1970 they lie before 1973.
+"""
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 class BadReadings(HeadraceError):
-    """Readings that cannot be read; the message says where and what to do."""
+    """The readings cannot be parsed; the message says where, and what to do."""
 
 
 UNITS: Final = {0: "s", 3: "ms", 6: "us", 9: "ns"}
 
 
 class Instant(NamedTuple):
-    """A moment as a file has it, which no `datetime` may hold."""
+    """A moment as a file stores it, which may be too exact or too far for a `datetime`."""
 
     ticks: int
-    """Since 1970, UTC."""
+    """Ticks since 1970, UTC."""
     digits: int
-    """Decimal places of a second that one stands for: 0 (s), 3 (ms), 6 (us), 9 (ns)."""
+    """Decimal places of a second in one tick: 0 (s), 3 (ms), 6 (us), 9 (ns)."""
 
     def __str__(self) -> str:
         try:
@@ -68,13 +70,13 @@ class Instant(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A cell that the file's reader could make nothing of."""
+    """A cell that the file's reader could not decode."""
 
     why: str
 
 
 def parse_time(cell: Any, time_format: str | None = None) -> int:
-    """Milliseconds since 1970 of a cell: a moment, ISO 8601, a number of s, ms, us or ns, or `time_format`.
+    """Milliseconds since 1970 from a cell: a moment, ISO 8601, a number of s, ms, us or ns, or text in `time_format`.
 
     Raises BadReadings.
     """
@@ -100,9 +102,9 @@ def parse_time(cell: Any, time_format: str | None = None) -> int:
 
 
 def parse_value(cell: Any) -> float | Decimal | str | None:
-    """A number where it is one, with all of its digits; None for an empty cell.
+    """The cell's number with all of its digits, or its text if it is not a number; None for an empty cell.
 
-    True and False are 1 and 0. NaN and infinities count as empty: JSON lacks them. Raises BadReadings.
+    True and False are 1 and 0. NaN and infinities count as empty, since JSON lacks them. Raises BadReadings.
     """
     match cell:
         case None:
@@ -126,26 +128,26 @@ def parse_value(cell: Any) -> float | Decimal | str | None:
 
 
 def text_of(cell: Any) -> str:
-    """The name in a cell. Bytes that are no UTF-8 are escaped."""
+    """The text of a cell. Bytes that are not UTF-8 are escaped."""
     if isinstance(cell, Unreadable):
         raise BadReadings(cell.why)
     return cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else str(cell)
 
 
 def number_of(text: str) -> float | Decimal | None:
-    """The number that a text is, with all of its digits; None where it is none."""
+    """The number in a text, with all of its digits; None if it is not a number."""
     if not _NUMBER.fullmatch(text):
         return None
     if len(text) <= SURE_DIGITS and "e" not in text and "E" not in text:
         return float(text)
     try:
         return _shortest(Decimal(text))
-    except InvalidOperation:  # an exponent beyond all bounds
+    except InvalidOperation:  # the exponent is too large
         return None
 
 
 def is_number(cell: Any) -> bool:
-    """Whether the cell holds a number, or one of the words for what is none or true."""
+    """Whether the cell holds a number, or a word for a missing number or a truth value."""
     if isinstance(cell, str):
         text = cell.strip()
         return number_of(text) is not None or text.lower() in NOT_FINITE or text.lower() in TRUTHS
@@ -153,7 +155,7 @@ def is_number(cell: Any) -> bool:
 
 
 def looks_like_time(cell: Any, time_format: str | None = None) -> bool:
-    """Whether the cell is a time beyond doubt: a small number is none."""
+    """Whether the cell is certainly a time; a small number is not."""
     if time_format is None:
         number: Any = number_of(cell.strip()) if isinstance(cell, str) else cell
         if isinstance(number, (int, float, Decimal)) and not abs(Decimal(number)) >= SMALL_TIME:
@@ -166,12 +168,12 @@ def looks_like_time(cell: Any, time_format: str | None = None) -> bool:
 
 
 def moment_of(millis: int) -> datetime:
-    """The moment so many milliseconds after 1970, which lie within the calendar."""
+    """The moment that is `millis` milliseconds after 1970, and lies within the calendar."""
     return EPOCH + timedelta(milliseconds=millis)
 
 
 def in_calendar(millis: int, cell: object) -> int:
-    """`millis` itself. Raises BadReadings, which names the cell, where no calendar has it."""
+    """Return `millis`. Raises BadReadings, which names the cell, if it lies outside the calendar."""
     if not FIRST_MS <= millis <= LAST_MS:
         raise BadReadings(f"the time {cell} lies outside of the years 1 to 9999")
     return millis
@@ -183,7 +185,7 @@ def _parse_time_text(text: str, time_format: str | None) -> int:
             return _millis(datetime.strptime(text, time_format))
         except ValueError as error:
             raise BadReadings(f"time {text!r} is not of the form {time_format!r}") from error
-    if _NUMBER.fullmatch(text):  # fromisoformat would read 20150901 as a date; a number it is
+    if _NUMBER.fullmatch(text):  # a number; fromisoformat would read 20150901 as a date
         try:
             return _epoch_millis(Decimal(text), text)
         except InvalidOperation:
@@ -201,8 +203,8 @@ def _parse_time_text(text: str, time_format: str | None) -> int:
 
 
 def _millis(moment: datetime) -> int:
-    """To the nearest, exactly: a float of seconds would not do in far years. A moment near the calendar's end may have
-    a zone that sets it beyond."""
+    """The nearest millisecond, computed exactly: a float of seconds is too coarse for distant years. A time zone may
+    put a moment near the calendar's end beyond it."""
     since = moment.replace(tzinfo=None) - NAIVE_EPOCH if moment.tzinfo else moment - NAIVE_EPOCH
     if shift := moment.utcoffset():
         since -= shift
@@ -236,6 +238,6 @@ def _parse_value_text(text: str) -> float | Decimal | str | None:
 
 
 def _shortest(number: Decimal) -> float | Decimal:
-    """The float that has every digit of the number, or the number."""
+    """The float, if it has every digit of the number; otherwise the number."""
     near = float(number)
     return near if math.isfinite(near) and Decimal(repr(near)) == number else number

@@ -1,8 +1,8 @@
-"""Who runs a command, as the command line says it: --user, --password-file, --tls-ca, --config, --context.
+"""Who runs a command, according to the command line: --user, --password-file, --tls-ca, --config, --context.
 
-These options stand before the command (`headrace --user alice topic list`), or behind it, wherever the command talks to
-a cluster and has no option of that name itself. What is found of them, and of where the cluster is, is kept for the one
-command that runs: `target.py` makes addresses and credentials of it.
+These options may precede the command (`headrace --user alice topic list`) or follow it, if the command talks to a
+cluster and has no option of the same name. Their values, and where the cluster is, are kept for the one command that
+runs; `target.py` turns them into addresses and credentials.
 """
 
 import functools
@@ -49,7 +49,7 @@ OPTIONS: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What the command line says; None: nothing."""
+    """The options on the command line; None: not given."""
 
     user: str | None = None
     password_file: Path | None = None
@@ -57,26 +57,27 @@ class ClientOptions:
     config: Path | None = None
     context_name: str | None = None
     bootstrap_given: bool = False
-    """`--bootstrap` is on the command line itself, and not in the environment alone."""
+    """Whether `--bootstrap` is on the command line itself, not only in the environment."""
     data_given: bool = False
 
 
-NOTHING_SAID: Final = ClientOptions()
-_current: ContextVar[ClientOptions] = ContextVar("client_options", default=NOTHING_SAID)
+NO_OPTIONS: Final = ClientOptions()
+_current: ContextVar[ClientOptions] = ContextVar("client_options", default=NO_OPTIONS)
 
 
 def client_options() -> ClientOptions:
-    """Of the command that runs."""
+    """The options of the running command."""
     return _current.get()
 
 
 def begin(options: ClientOptions) -> None:
-    """A command begins, before whose name these stand."""
+    """Start a command with the options that precede its name."""
     _current.set(options)
 
 
 def add_client_options(app: typer.Typer) -> None:
-    """Have every command of `app` that talks to a cluster take the options of this module. Once, with all there."""
+    """Add this module's options to every command of `app` that talks to a cluster. Call this once, after all commands
+    are registered."""
     for command in app.registered_commands:
         command.callback = _with_client_options(command.callback) if command.callback else None
     for group in app.registered_groups:
@@ -87,7 +88,7 @@ def add_client_options(app: typer.Typer) -> None:
 
 
 def _with_client_options(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with these options behind its own. Its help does not list them: that of `headrace` does."""
+    """The command with these options added. Its help does not list them; that of `headrace` does."""
     own = inspect.signature(callback, eval_str=True)
     if "bootstrap" not in own.parameters or hasattr(callback, "has_client_options"):
         return callback
@@ -123,13 +124,13 @@ def _with_client_options(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_taken(name: str, own: inspect.Signature) -> bool:
-    """Whether the command has an option of that name itself, which means something else."""
+    """Whether the command has an option with the same name and another meaning."""
     words = set(_words(OPTIONS[name]))
     return name in own.parameters or any(words & set(_words(each.annotation)) for each in own.parameters.values())
 
 
 def _words(annotation: Any) -> list[str]:
-    """`--user` and what else an option is called."""
+    """All spellings of an option, such as `--user`."""
     found: list[str] = []
     for each in getattr(annotation, "__metadata__", ()):
         words = (getattr(each, "default", None), *(getattr(each, "param_decls", None) or ()))

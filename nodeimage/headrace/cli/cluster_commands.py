@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 RENEWAL_S = 600.0
-"""Between two looks at whether certificates are to be made anew."""
+"""Seconds between two checks for certificates to renew."""
 
 
 class _StopSignal:
-    """Whether this process was asked to end. A plain flag, since a signal handler may not take locks."""
+    """Whether this process was asked to end. A plain flag, since a signal handler must not take locks."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -79,7 +79,7 @@ def up(
             "--host",
             metavar="NAME",
             show_default=False,
-            help="By which others reach this machine, first what clients are told; may repeat [default: loopback]",
+            help="This machine's name for others; may repeat, clients get the first [default: loopback]",
         ),
     ] = None,
     allow_anonymous: Annotated[
@@ -91,7 +91,7 @@ def up(
             "--tracing-endpoint",
             metavar="URL",
             show_default=False,
-            help="Of a collector, such as http://localhost:4318, to which nodes send OpenTelemetry's traces",
+            help="Collector of the nodes' OpenTelemetry traces, such as http://localhost:4318",
         ),
     ] = "",
     output: Output = OutputFormat.TABLE,
@@ -142,7 +142,8 @@ def up(
 
 
 def _of_tracing(endpoint: str) -> list[str]:
-    """The options of nodes for it. Raises TracingRefused, so that nobody waits for traces that never come."""
+    """The nodes' options for tracing. Raises TracingRefused for a bad endpoint, so that nobody waits for traces in
+    vain."""
     from headrace.tracing.endpoint import checked_endpoint, need_extra
 
     if not endpoint:
@@ -153,7 +154,7 @@ def _of_tracing(endpoint: str) -> list[str]:
 
 @contextmanager
 def _stopped_on_failure(started: "Started") -> Iterator[None]:
-    """Stops the nodes where `up` fails, whatever of: nobody would know that they run."""
+    """Stop the nodes if `up` fails for any reason: otherwise nobody would know that they run."""
     try:
         yield
     except BaseException:
@@ -190,10 +191,10 @@ def down(
 
 
 def _stay(started: "Started", stop: _StopSignal, data: Path | None) -> None:
-    """The foreground: shows the logs until the last node ends or a signal comes.
+    """Stay in the foreground: show the logs until the last node ends or a signal arrives.
 
-    A node that dies is reported, and the others go on. Nodes that others add or start in the folder are shown too, and
-    stopped with the rest.
+    A node that dies is reported, and the others continue. Nodes that other commands add or start in the folder are
+    shown too, and stopped with the rest.
     """
     from headrace.local.cluster import NodeDied
 
@@ -223,7 +224,7 @@ def _stay(started: "Started", stop: _StopSignal, data: Path | None) -> None:
 
 
 def _renew(folder: Path) -> None:
-    """Certificates that end soon are made anew. Where that fails, the nodes go on with those that they have."""
+    """Renew certificates that expire soon. On failure, the nodes continue with their present ones."""
     from headrace.local.secure_folder import renew
 
     try:
@@ -234,7 +235,7 @@ def _renew(folder: Path) -> None:
 
 
 def _tell_of_security(folder: Path, bootstrap: str) -> None:
-    """How clients get into a secure cluster; nothing of one that is not."""
+    """Print how clients log in to a secure cluster; nothing for another cluster."""
     from headrace.local.folder import client_properties_path
     from headrace.local.hints import quoted
     from headrace.local.secure_folder import ADMIN, librdkafka_properties_path, secured
@@ -248,7 +249,7 @@ def _tell_of_security(folder: Path, bootstrap: str) -> None:
 
 
 def _show_new_lines(started: "Started", tails: "dict[str, LogTail]") -> None:
-    """What the nodes have written since; with several nodes each line says whose it is."""
+    """Print what the nodes have written since the last call; with several nodes each line names its node."""
     from headrace.local.tail import LogTail
 
     nodes = started.now().nodes

@@ -1,6 +1,6 @@
-"""`headrace status`: nodes, redundancy, what happened lately. Any node tells; events are asked of all of them.
+"""`headrace status`: nodes, redundancy, recent events. Any node can answer; events are requested from all of them.
 
-With `--watch` again and again, over connections that are kept.
+With `--watch` it repeats this over connections that stay open.
 """
 
 import time
@@ -31,18 +31,18 @@ NODE_COLUMNS: Final = (
 )
 LACKING_COLUMNS: Final = ("container", "kind", "volume", "primary", "in_sync", "wanted", "reason", "behind_bytes")
 TURNS: Final = ("lost", "whole")
-"""Kinds of the events by which redundancy turns."""
+"""Kinds of the events that report a change of redundancy."""
 LINK_FIELDS: Final = ("name", "stream", "state", "lag_records", "last_error")
 EVENT_COLUMNS: Final = ("at_ms", "kind", "container", "reason")
 
 
 def status(
     node: Annotated[int | None, typer.Option("--node", help="One node, in full", show_default=False)] = None,
-    events: Annotated[int, typer.Option("--events", min=0, help="How many of the newest to show")] = EVENTS,
+    events: Annotated[int, typer.Option("--events", min=0, help="Number of newest events to show")] = EVENTS,
     wait: Annotated[bool, typer.Option("--wait", help="Return when redundancy is whole")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 600.0,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C")] = False,
-    interval: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between two of --watch")] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between updates of --watch")] = 2.0,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
@@ -83,7 +83,7 @@ def status(
 def _watch(
     bootstrap: str | None, data: Path | None, *, node: int | None, events: int, interval_s: float, output: OutputFormat
 ) -> None:
-    """Show it again and again, until an interrupt."""
+    """Show the status repeatedly until an interrupt."""
     from headrace.cli.polling import Polled
     from headrace.cli.target import find_target
     from headrace.cli.watching import watch
@@ -106,7 +106,7 @@ def _watch(
 
 
 def _gathered(cluster: "Asking", here: Mapping[str, Any], events: int) -> dict[str, Any]:
-    """All that is shown: what the cluster says, and what each node that is up adds."""
+    """The data to show: the cluster's status, and details from each node that is up."""
     answer = cluster.admin("cluster.status")
     own = cluster.admin("status")
     addresses = [node["address"] for node in answer["nodes"] if node["state"] in UP]
@@ -118,7 +118,7 @@ def _gathered(cluster: "Asking", here: Mapping[str, Any], events: int) -> dict[s
         node["uptime_ms"] = detail.get("uptime_ms")
         node["resident_bytes"] = detail.get("memory", {}).get("resident_bytes")
         node["version"] = detail.get("version")
-        node["build"] = detail.get("build")  # older nodes do not tell
+        node["build"] = detail.get("build")  # absent from older nodes
         node["listener_problems"] = listener_problems(detail.get("listeners", ()))
         node["pid"] = processes.get(node["node"])
     return {
@@ -129,7 +129,7 @@ def _gathered(cluster: "Asking", here: Mapping[str, Any], events: int) -> dict[s
         **{name: own[name] for name in ("streams", "topics", "partitions")},
         "links": [{name: each[name] for name in LINK_FIELDS} for each in cluster.admin("link.list")],
         **{name: answer[name] for name in ("redundancy", "volumes", "nodes", "lacking")},
-        "set_back": answer.get("set_back"),  # older nodes do not tell
+        "set_back": answer.get("set_back"),  # absent from older nodes
         "store": answer.get("store"),
         "security": answer.get("security"),
         "events": newest_events((each for each in seen if each is not None), events),
@@ -137,7 +137,8 @@ def _gathered(cluster: "Asking", here: Mapping[str, Any], events: int) -> dict[s
 
 
 def newest_events(seen: Iterable[Sequence[dict[str, Any]]], most: int) -> list[dict[str, Any]]:
-    """What several nodes saw, in order of time. All of them see redundancy turn, a moment apart: the first tells."""
+    """Events that several nodes saw, in order of time. All nodes see redundancy change, a moment apart; the first one's
+    event is kept."""
     found: list[dict[str, Any]] = []
     last_turn = ""
     for event in sorted((event for events in seen for event in events), key=lambda event: event["at_ms"]):
@@ -150,7 +151,7 @@ def newest_events(seen: Iterable[Sequence[dict[str, Any]]], most: int) -> list[d
 
 
 def redundancy_in_words(redundancy: Mapping[str, Any]) -> str:
-    """`whole`, or what is missing, in one line."""
+    """One line: `whole`, or what is missing."""
     since = f", since {show_value('since_ms', redundancy['since_ms'])}" if redundancy.get("since_ms") else ""
     count = redundancy["containers"]
     if redundancy["whole"]:
@@ -169,7 +170,7 @@ def redundancy_in_words(redundancy: Mapping[str, Any]) -> str:
 
 
 def volume_in_words(volume: Mapping[str, Any]) -> str:
-    """A volume in one line."""
+    """One line about a volume."""
     replicas = volume["replicas"]
     if replicas == 1:
         said = "1 replica"
@@ -181,13 +182,13 @@ def volume_in_words(volume: Mapping[str, Any]) -> str:
 
 
 def links_in_words(links: Iterable[Mapping[str, Any]]) -> str:
-    """How many links are in which state."""
+    """One line: how many links are in which state."""
     states = Counter(each["state"] for each in links)
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 
 def controller_in_words(controller: int | None, nodes: Iterable[Mapping[str, Any]]) -> str:
-    """Who is the controller; another takes over within seconds where that node does not answer."""
+    """One line: which node is the controller. If it does not answer, another one becomes controller within seconds."""
     if controller is None:
         return "none at present"
     answers = any(each["node"] == controller and each["state"] in UP for each in nodes)
@@ -195,7 +196,7 @@ def controller_in_words(controller: int | None, nodes: Iterable[Mapping[str, Any
 
 
 def set_back_in_words(told: Mapping[str, Any] | None) -> str:
-    """That the cluster store was set back to an old copy, in one line; "": it was not, as far as is known."""
+    """One line about a cluster store that was set back to an old copy; "": it was not, as far as is known."""
     if not told:
         return ""
     nodes, count = told["nodes"], told["containers"]
@@ -205,7 +206,7 @@ def set_back_in_words(told: Mapping[str, Any] | None) -> str:
 
 
 def store_in_words(told: Mapping[str, Any] | None) -> str:
-    """That the cluster store does not answer, in one line; "": it does, as far as is known."""
+    """One line about a cluster store that does not answer; "": it does, as far as is known."""
     if not told or not told["silent_ms"]:
         return ""
     since = show_duration(max(1_000, round(told["silent_ms"], -3)))
@@ -216,7 +217,7 @@ def store_in_words(told: Mapping[str, Any] | None) -> str:
 
 
 def clocks_in_words(nodes: Iterable[Mapping[str, Any]]) -> str:
-    """Whose clock is off, and by how much; "": nobody's that is known."""
+    """One line about wrong clocks and their offsets; "": none is known."""
     return "; ".join(
         f"node {each['node']}'s clock is {show_duration(abs(round(off_ms, -3)))}"
         f" {'ahead of' if off_ms > 0 else 'behind'} the cluster's time"
@@ -226,7 +227,7 @@ def clocks_in_words(nodes: Iterable[Mapping[str, Any]]) -> str:
 
 
 def listener_problems(listeners: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What is wrong with listeners of a node, one line each."""
+    """The problems of a node's listeners, one line each."""
     return [
         f"listener {each['name']}: {each['problem']} (since {show_value('since_ms', each['problem_since_ms'])})"
         for each in listeners
@@ -235,12 +236,12 @@ def listener_problems(listeners: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def listeners_in_words(nodes: Iterable[Mapping[str, Any]]) -> str:
-    """What is wrong with listeners; "": nothing that is known."""
+    """One line about the problems of all listeners; "": none is known."""
     return "; ".join(f"node {node['node']}, {said}" for node in nodes for said in node.get("listener_problems", ()))
 
 
 def told_node(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A node as a table shows it: nothing where it has no role, whole seconds of its time up."""
+    """A node as a table shows it: empty cells for roles that it lacks, and its uptime in whole seconds."""
     uptime_ms = node.get("uptime_ms")
     return {
         **node,
@@ -272,7 +273,7 @@ def _print(shown: dict[str, Any]) -> None:
 
 
 def _print_things(title: str, things: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """A table without the columns in which nothing stands."""
+    """Print a table without empty columns."""
     if things:
         told = [name for name in columns if any(each.get(name) not in (None, "", []) for each in things)]
         labels, rows, numbers = rows_of(things, told)
@@ -281,7 +282,7 @@ def _print_things(title: str, things: Sequence[Mapping[str, Any]], columns: Sequ
 
 
 def _node_detail(cluster: "Asking", node: int) -> dict[str, Any]:
-    """What one node tells of itself. Raises HeadraceError."""
+    """The status of one node. Raises HeadraceError."""
     nodes = {each["node"]: each for each in cluster.admin("node.list")}
     if node not in nodes:
         raise HeadraceError(f"there is no node {node}; there are {', '.join(map(str, nodes))}")
@@ -296,7 +297,7 @@ def _print_node(detail: dict[str, Any], output: OutputFormat) -> None:
         print_json(detail)
         return
     tables: dict[str, list[dict[str, Any]]] = {
-        "listeners": detail.get("listeners", []),  # older nodes do not tell of these, nor of traffic
+        "listeners": detail.get("listeners", []),  # older nodes report neither these nor traffic
         "containers": detail["containers"],
         "traffic": detail.get("traffic", {}).get("streams", []),
     }
@@ -306,7 +307,7 @@ def _print_node(detail: dict[str, Any], output: OutputFormat) -> None:
 
 
 def _await_whole(cluster: "Cluster", timeout_s: float) -> None:
-    """Returns when redundancy is whole; says what is missing whenever that changes. Raises HeadraceError."""
+    """Return when redundancy is whole; prints what is missing whenever that changes. Raises HeadraceError."""
     deadline = time.monotonic() + timeout_s
     said = ""
     while True:
@@ -323,7 +324,7 @@ def _await_whole(cluster: "Cluster", timeout_s: float) -> None:
 
 
 def _embedded(data: Path | None) -> dict[str, Any]:
-    """What this machine knows of the cluster that runs in the folder: its place, and process ids by node."""
+    """What this machine knows of the cluster that runs in the folder: its path, and process ids by node."""
     from headrace.local.cluster import running_cluster
     from headrace.local.folder import default_folder
 

@@ -1,9 +1,8 @@
-"""Finds the cluster that a command talks to, and asks it: Headrace's own admin calls and Kafka's APIs of the generic
-codec.
+"""Connects to a command's cluster and calls it: Headrace's own admin calls, and Kafka's APIs of the generic codec.
 
-Which cluster that is, and who asks, `target.py` says. One connection per command, to the first address that answers:
-any node answers for the cluster. What only the nodes themselves know is asked of all of them at a time, and consumer
-groups of their coordinator. Errors leave as `HeadraceError` with a message that says what to do next.
+`target.py` decides which cluster that is, and as whom. Each command uses one connection, to the first address that
+answers: any node answers for the cluster. Data that only the nodes themselves have is requested from all of them at
+once, and consumer groups from their coordinator. Errors are raised as `HeadraceError` with advice in the message.
 """
 
 import struct
@@ -24,15 +23,15 @@ from headrace.wire.api_keys import ApiKey
 CLIENT_ID: Final = "headrace-cli"
 TIMEOUT_S: Final = 30.0
 NODE_TIMEOUT_S: Final = 5.0
-"""For one node's part of an answer."""
+"""Seconds to wait for one node's part of an answer."""
 KNOCK_S: Final = 2.0
-"""So long a node may take before another is asked."""
+"""Seconds that a node may take before another one is tried."""
 AGAIN_S: Final = 0.5
 NODES_AT_ONCE: Final = 32
 COORDINATOR_S: Final = 10.0
 FIND_COORDINATOR_VERSION: Final = 3
 METADATA_VERSION: Final = 4
-"""Of no topics, to see whether a cluster answers: every Kafka has it."""
+"""Version of the Metadata request, for no topics, that checks whether a cluster answers: every Kafka supports it."""
 
 
 class NoAnswer(HeadraceError):
@@ -46,15 +45,15 @@ class Cluster:
         self._connection = connection
         self.address = address
         self.target = target
-        """For further connections to the same cluster."""
+        """The target, for further connections to the same cluster."""
 
     def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
-        """The result of one of Headrace's own admin calls. Raises KafkaError with the node's message."""
+        """The result of one of Headrace's admin calls. Raises KafkaError with the node's message."""
         with _lost():
             return self._connection.admin(method, params)
 
     def each(self, addresses: Sequence[str], method: str, params: Mapping[str, Any] | None = None) -> list[Any]:
-        """What each of these nodes answers, as `ask_each`."""
+        """Each node's answer, as `ask_each` returns them."""
         return ask_each(self.target, addresses, method, params)
 
     def kafka(self, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
@@ -69,13 +68,13 @@ class Cluster:
 def connected(
     bootstrap: str | None, folder: Path | None, *, timeout_s: float = TIMEOUT_S
 ) -> AbstractContextManager[Cluster]:
-    """A connection to the first address that answers. Raises NoAnswer, also when the connection is lost in between."""
+    """A connection to the first address that answers. Raises NoAnswer, also if the connection is lost later."""
     return connected_to(find_target(bootstrap, folder), timeout_s=timeout_s)
 
 
 @contextmanager
 def connected_to(target: Target, *, timeout_s: float = TIMEOUT_S) -> Iterator[Cluster]:
-    """The same, of a target that was found. Raises also SourceRefuses."""
+    """A connection to the first address of a target that answers. Raises NoAnswer and SourceRefuses."""
     addresses = target.addresses.split(",")
     failure: Exception | None = None
     for address in addresses:
@@ -96,9 +95,9 @@ def connected_to(target: Target, *, timeout_s: float = TIMEOUT_S) -> Iterator[Cl
 
 
 def check_access(target: Target) -> None:
-    """Raises SourceRefuses where the cluster does not take what `target` says: librdkafka would try for long.
+    """Raise SourceRefuses if the cluster rejects `target`'s credentials, which librdkafka would keep retrying.
 
-    That nobody answers is no error here: somebody may in a moment.
+    A cluster that does not answer is not an error here: it may in a moment.
     """
     request = metadata.encode_request(METADATA_VERSION, metadata.MetadataRequest([], False))
     for again in (True, False):
@@ -118,12 +117,12 @@ def check_access(target: Target) -> None:
             raise refused
         if not again:
             raise SourceRefuses(str(refused))
-        time.sleep(AGAIN_S)  # a node that is just stopping ends its connections too
+        time.sleep(AGAIN_S)  # a stopping node ends its connections too
 
 
 @contextmanager
 def _lost() -> Iterator[None]:
-    """Tells of a connection that is lost. Around its calls alone: what a command writes may fail too."""
+    """Turn a lost connection into NoAnswer. Wraps the calls only: a command's own output may fail too."""
     try:
         yield
     except OSError as error:
@@ -131,7 +130,7 @@ def _lost() -> Iterator[None]:
 
 
 def _knock(host: str, port: int, target: Target) -> None:
-    """Makes sure that a node answers, where others could be asked: one that stands still accepts connections too."""
+    """Check that a node answers, if others could be tried: a suspended node still accepts connections."""
     with (
         BrokerConnection(host, port, CLIENT_ID, KNOCK_S, access=target.access) as connection,
         suppress(KafkaError),
@@ -141,7 +140,7 @@ def _knock(host: str, port: int, target: Target) -> None:
 
 @contextmanager
 def connected_to_coordinator(bootstrap: str | None, folder: Path | None) -> Iterator[Cluster]:
-    """A connection to the node that coordinates consumer groups, waiting a moment while another takes that over.
+    """A connection to the node that coordinates consumer groups; waits a moment while another node becomes coordinator.
 
     Raises KafkaError, NoAnswer.
     """
@@ -171,7 +170,7 @@ def ask_each(
     *,
     timeout_s: float = NODE_TIMEOUT_S,
 ) -> list[Any]:
-    """The results of an admin call at each of these nodes, all at a time; None for one that does not answer."""
+    """The results of an admin call to each of these nodes, all at once; None for a node that does not answer."""
 
     def ask(address: str) -> Any:
         try:
@@ -187,7 +186,7 @@ def ask_each(
 
 
 def check(error_code: object, message: str | None, *, what: str) -> None:
-    """Raises KafkaError for a Kafka error code that is not 0, with the node's message or the code's name."""
+    """Raise KafkaError for a Kafka error code other than 0, with the node's message or the code's name."""
     code = int(error_code)  # type: ignore[call-overload]
     if code:
         known = code_of(code)

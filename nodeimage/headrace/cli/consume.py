@@ -1,7 +1,7 @@
-"""`headrace consume`: records to stdout, through the stock client.
+"""`headrace consume`: prints records through the stock client.
 
 With a group, cursors are committed only up to what was printed: every few seconds and at the end. Values are written
-byte for byte; to a terminal, what would steer it is escaped.
+byte for byte; on a terminal, control characters are escaped.
 """
 
 import base64
@@ -28,18 +28,18 @@ POLL_S = 0.2
 COMMIT_EVERY_S = 5.0
 LONGEST_GROUP = 2**15 - 1
 SILENCE_S = 10.0
-"""Partitions whose end is awaited and that give nothing for so long are named."""
+"""Seconds without a record after which partitions whose end is awaited are named."""
 
 
 def consume(
     topic: TopicName,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start at the oldest record")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new records")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new records")] = False,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Read as this group, from its cursors on", show_default=False)
+        str | None, typer.Option("--group", "-g", help="Read as this group, from its cursors", show_default=False)
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records", show_default=False)
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records", show_default=False)
     ] = None,
     with_key: Annotated[bool, typer.Option("--with-key", help="Show KEY, tab, VALUE")] = False,
     bootstrap: Bootstrap = None,
@@ -74,7 +74,7 @@ def consume(
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
-        # A new group that started at the end would commit nothing, and miss what comes before its next turn.
+        # A new group that started at the end would commit nothing, and miss what arrives before it runs again.
         "auto.offset.reset": "earliest" if from_beginning or group else "latest",
         "fetch.wait.max.ms": 200,
     }
@@ -97,8 +97,9 @@ def consume(
 
 
 _headers_of = methodcaller("headers")
-"""Of confluent-kafka's messages. It may give a result and leave an exception: what calls it has to look for that, and
-the interpreter's own, specialised call (3.11) does not, so that the exception comes up anywhere later."""
+"""Returns a message's headers. confluent-kafka's method may return a result and leave an exception set: callers must
+check for that, but the interpreter's specialised call (3.11) does not, so the exception would surface at some later
+point."""
 
 
 class _Reading:
@@ -123,12 +124,12 @@ class _Reading:
         self._with_key = with_key
         self._to_terminal = is_terminal(sys.stdout)
         self._headers = HeaderReader(consumer, topic, client_id=CLIENT_ID, timeout_s=TIMEOUT_S, access=target.access)
-        self._unread: set[int] | None = None  # assigned partitions whose end was not met; None before assignment
+        self._unread: set[int] | None = None  # assigned partitions not read to their end; None before assignment
         self._uncommitted = False
         self._committed_at = time.monotonic()
 
     def start(self, *, from_beginning: bool) -> None:
-        """Assigns all partitions, or joins the group."""
+        """Assign all partitions, or join the group."""
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
         from headrace.cli.kafka_client import partitions_of
@@ -142,7 +143,7 @@ class _Reading:
         self._unread = set(partitions)
 
     def run(self, *, to_the_end: bool, count: int | None) -> None:
-        """Prints until `count` records are out or, with `to_the_end`, every assigned partition was read to its end."""
+        """Print until `count` records are out or, with `to_the_end`, every assigned partition was read to its end."""
         left = count
         heard_at: float | None = time.monotonic()
         while left != 0 and not (to_the_end and self._unread is not None and not self._unread):
@@ -153,14 +154,14 @@ class _Reading:
                 heard_at = None
                 _tell_of_silence(self._unread)
             lines = [self._line(message) for message in messages if self._is_record(message)]
-            with self._interrupts:  # what is printed is behind the cursors
+            with self._interrupts:  # printing and advancing the cursors belong together
                 write(lines)
                 if self._in_group:
                     self._advance_cursors(messages)
             left = None if left is None else left - len(lines)
 
     def close(self) -> None:
-        """Commits what was printed and leaves the group."""
+        """Commit what was printed, and leave the group."""
         try:
             self._commit()
         finally:
@@ -171,7 +172,8 @@ class _Reading:
         self._unread = {item.partition for item in partitions}
 
     def _is_record(self, message: Any) -> bool:
-        """False for an end of partition, which is noted. Raises for errors that do not pass."""
+        """Whether the message is a record; False for an end of partition, which is noted. Raises for errors that do not
+        pass."""
         from confluent_kafka import KafkaError
 
         from headrace.cli.kafka_client import describe
@@ -196,10 +198,10 @@ class _Reading:
         return line + b"\n"
 
     def _headers_of(self, message: Any) -> Headers:
-        """Byte for byte, or as librdkafka has them where they cannot be read again. Raises HeadersUnreadable."""
+        """The headers byte for byte, or in librdkafka's form if they cannot be read again. Raises HeadersUnreadable."""
         try:
             given = _headers_of(message)
-        except (SystemError, UnicodeDecodeError):  # a name is no UTF-8
+        except (SystemError, UnicodeDecodeError):  # a name is not UTF-8
             return self._headers.headers(message.partition(), message.offset())
         if not given:
             return []
@@ -230,7 +232,7 @@ def _tell_of_silence(partitions: set[int]) -> None:
 
 
 def json_fields(message: Any, headers: Headers) -> dict[str, Any]:
-    """A record as it is printed: bytes as text where they are UTF-8, else under `<name>_base64`."""
+    """A record as JSON prints it: bytes as text if they are UTF-8, otherwise under `<name>_base64`."""
     kind, timestamp = message.timestamp()
     shown: dict[str, Any] = {
         "topic": message.topic(),

@@ -1,4 +1,4 @@
-"""`headrace containers`, and the two ways out when what a cluster needs is gone: `recover-unclean`, `recover-store`."""
+"""`headrace containers`, and two last resorts when what a cluster needs is lost: `recover-unclean`, `recover-store`."""
 
 import sys
 from typing import Annotated, Any, Final
@@ -19,7 +19,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 
 
 def containers(
-    volume: Annotated[str | None, typer.Option("--volume", help="Of this volume only", show_default=False)] = None,
+    volume: Annotated[str | None, typer.Option("--volume", help="Only of this volume", show_default=False)] = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
@@ -38,7 +38,7 @@ def containers(
         found = cluster.admin("container.list")
         addresses = {node["node"]: node["address"] for node in cluster.admin("node.list")}
         if volume is not None:
-            cluster.admin("volume.show", {"name": volume})  # refuses one that is not there
+            cluster.admin("volume.show", {"name": volume})  # refuses an unknown volume
     needed = [leader for leader in {each["primary"] for each in found} if leader in addresses]
     answers = ask_each(cluster.target, [addresses[leader] for leader in needed], "container.list")
     told = with_bytes(found, dict(zip(needed, answers, strict=True)))
@@ -52,7 +52,7 @@ def containers(
 
 
 def with_bytes(found: list[dict[str, Any]], answers: dict[int, Any]) -> list[dict[str, Any]]:
-    """The containers with the bytes that each one's leader told; None where it did not answer. Pure."""
+    """The containers with the bytes that their leaders report; None for a leader that did not answer. Pure."""
     stored = {
         (node, each["container"]): each["bytes"] for node, told in answers.items() if told is not None for each in told
     }
@@ -63,7 +63,7 @@ def recover_unclean(
     container: Annotated[int, typer.Argument(metavar="CONTAINER", min=1, help="As `headrace containers` shows it")],
     node: Annotated[
         int | None,
-        typer.Option("--node", help="The node that is to lead [default: the one that has most]", show_default=False),
+        typer.Option("--node", help="The new leader [default: the one that has most]", show_default=False),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = None,
@@ -94,7 +94,7 @@ def recover_unclean(
 
 
 def _ask(planned: dict[str, Any]) -> None:
-    """Explains, and asks. Raises Abort, and HeadraceError where nobody can answer."""
+    """Explain, and ask for confirmation. Raises Abort, and HeadraceError without a terminal."""
     in_sync = ", ".join(str(node) for node in planned["in_sync"])
     count = planned["open_partitionlets"]
     note(f"Container {planned['container']} ({planned['kind']}) waits for node {in_sync}, which had all of it.")

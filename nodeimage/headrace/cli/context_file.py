@@ -8,7 +8,7 @@
     bootstrap = "kafka.example:9093"            "": what the properties say (bootstrap.servers)
     config = "/home/alice/factory.properties"   client properties in Kafka's names; "": none
 
-No secret stands here: passwords are in the files that `config` names.
+The file contains no secret: passwords are in the files that `config` names.
 """
 
 import json
@@ -29,12 +29,12 @@ _KEYS: Final = ("bootstrap", "config")
 
 
 class ContextsRefused(HeadraceError):
-    """The file of the contexts, or a name in it, that cannot be used."""
+    """The contexts' file, or a name in it, cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A cluster. One of the two is there at least."""
+    """A cluster. At least one of the two fields is set."""
 
     bootstrap: str = ""
     config: str = ""
@@ -42,14 +42,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What the file holds."""
+    """The contents of the file."""
 
     current: str = ""
-    """The name of the one in use; "": none."""
+    """The name of the context in use; "": none."""
     by_name: Mapping[str, Context] = field(default_factory=dict)
 
     def get(self, name: str) -> Context:
-        """Raises ContextsRefused for a name that is not there."""
+        """The context with this name. Raises ContextsRefused if there is none."""
         if name not in self.by_name:
             there = f"there are {', '.join(sorted(self.by_name))}" if self.by_name else "there is none"
             raise ContextsRefused(f"there is no context {name!r}; {there}: `headrace context set` makes one")
@@ -57,13 +57,13 @@ class Contexts:
 
 
 def contexts_path() -> Path:
-    """Where the file is, or would be. Raises FolderRefused where there is no home directory."""
+    """The path of the file. Raises FolderRefused if there is no home directory."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else expanded(Path("~")) / ".config") / "headrace" / "contexts.toml"
 
 
 def read_contexts() -> Contexts:
-    """The contexts; none where there is no file. Raises ContextsRefused for one that cannot be understood."""
+    """The contexts; empty if there is no file. Raises ContextsRefused for a file that cannot be understood."""
     try:
         path = contexts_path()
         text = path.read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def read_contexts() -> Contexts:
 
 
 def write_contexts(contexts: Contexts) -> None:
-    """Put these into the file. Raises ContextsRefused."""
+    """Write the contexts to the file. Raises ContextsRefused."""
     lines = [f"current = {_text(contexts.current)}\n"]
     for name, context in sorted(contexts.by_name.items()):
         lines.append(f"\n[context.{_text(name)}]\n")
@@ -93,7 +93,7 @@ def write_contexts(contexts: Contexts) -> None:
 
 
 def checked_name(name: str) -> str:
-    """The name, where it can be a context's. Raises ContextsRefused."""
+    """Return the name, if it is valid for a context. Raises ContextsRefused."""
     if not _NAME.fullmatch(name):
         raise ContextsRefused(f"{name!r} cannot be a context's name: it has 1 to 63 letters, digits, `.`, `_` and `-`")
     return name
@@ -113,7 +113,7 @@ def _contexts(told: Mapping[str, Any]) -> Contexts:
 
 
 def _text(value: str) -> str:
-    """As TOML's basic string, which JSON's is for whatever is printable."""
+    """A TOML basic string, which equals JSON's for printable text."""
     if not value.isprintable():
         raise ContextsRefused(f"{value!r} cannot be kept: it holds what no terminal shows")
     return json.dumps(value, ensure_ascii=False)

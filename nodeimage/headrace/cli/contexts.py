@@ -1,4 +1,4 @@
-"""`headrace context`: names for clusters and for who we are there, and which one is in use."""
+"""`headrace context`: names for clusters and logins, and which one is in use."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +87,7 @@ def show(
 @app.command()
 def use(
     name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
-    none: Annotated[bool, typer.Option("--none", help="None: the embedded cluster again")] = False,
+    none: Annotated[bool, typer.Option("--none", help="No context: the embedded cluster again")] = False,
 ) -> None:
     """Make a context the default of all commands.
 
@@ -109,7 +109,7 @@ def use(
 
 @app.command(name="set")
 def set_context(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A new one, or one to change", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A new or an existing context", show_default=False)],
     addresses: Annotated[
         str | None,
         typer.Option(
@@ -124,7 +124,7 @@ def set_context(
         Path | None,
         typer.Option("--config", metavar="FILE", help="Client properties, in Kafka's names", show_default=False),
     ] = None,
-    in_use: Annotated[bool, typer.Option("--use", help="And use it from now on")] = False,
+    in_use: Annotated[bool, typer.Option("--use", help="Also use it from now on")] = False,
 ) -> None:
     """Create a context, or change one.
 

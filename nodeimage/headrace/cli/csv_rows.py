@@ -1,9 +1,10 @@
-"""Rows of CSV as people have it: nobody says which separator, which encoding, and whether the first line is a header.
+"""Reads CSV as it occurs in practice: nobody says which separator, which encoding, and whether the first line is a
+header.
 
-What is found out in the first 64 KiB holds for the whole file: the encoding (by its mark, else UTF-8), the separator
-(comma, semicolon, tab, bar: the one by which rows have times, are alike, and are wide), whether columns have names, and
-which columns have numbers with a decimal comma. Quotes are CSV's own, doubled within; an apostrophe is a letter, unless
-all cells of the first line stand in such. Nothing is read twice, so that a pipe will do.
+The first 64 KiB decide for the whole file: the encoding (by its byte order mark, otherwise UTF-8), the separator
+(comma, semicolon, tab, bar: the one that gives rows times, equal widths, and most columns), whether columns have names,
+and which columns have numbers with a decimal comma. Quotes are CSV's own, doubled inside; an apostrophe is a letter,
+unless it quotes all cells of the first line. Nothing is read twice, so that a pipe works too.
 """
 
 import codecs
@@ -18,12 +19,12 @@ from typing import Any, BinaryIO, Final
 from headrace.cli.cells import BadReadings, is_number, looks_like_time
 
 HEAD_BYTES: Final = 1 << 16
-"""What is looked at."""
+"""Bytes from which the layout is derived."""
 HEAD_ROWS: Final = 50
 LARGEST_CELL: Final = 16 << 20
 SEPARATORS: Final = ",;\t|"
 UTF8: Final = "utf-8-sig"
-"""With its mark or without."""
+"""UTF-8 with or without its byte order mark."""
 MARKS: Final = (
     (codecs.BOM_UTF8, UTF8),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -31,10 +32,10 @@ MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-"""What a file may begin with, longer ones first."""
+"""Byte order marks and their encodings, longer marks first."""
 
-_SAID = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
-"""The line by which spreadsheets are told the separator."""
+_SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
+"""Matches a first line `sep=X`, which names the separator to spreadsheets."""
 _COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+),[0-9]+")
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:[.,][0-9]{3})+")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -44,14 +45,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What was found out of a file."""
+    """The layout of a file."""
 
     encoding: str
     dialect: type[csv.Dialect]
     skipped: int
     """Characters before the first row."""
     names: tuple[str, ...]
-    """Of the columns; by number where the first line names none."""
+    """The columns' names; numbers if the first line names none."""
     has_header: bool
     unnamed: frozenset[str]
     """Columns that the header leaves without a name."""
@@ -67,7 +68,7 @@ class Layout:
 class CsvRows:
     """The rows of a CSV file that is open for reading bytes, from its start. Iterate once.
 
-    A row that is not as wide as the header comes as BadReadings in its place. What cannot be read at all raises it.
+    A row that is not as wide as the header is yielded as BadReadings. A file that cannot be read at all raises it.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class CsvRows:
         self._name = name
         head = file.read(HEAD_BYTES)
         self.layout = _layout(head, name=name, encoding=encoding, time_format=time_format) if head.strip() else None
-        """None: the file is empty."""
+        """The file's layout; None: the file is empty."""
         self._file = io.BufferedReader(_Joined(head, file))
 
     def __iter__(self) -> Iterator[Row | BadReadings]:
@@ -112,7 +113,7 @@ class CsvRows:
 
 
 class _Joined(io.RawIOBase):
-    """What was read already, and then the rest."""
+    """A stream of the bytes that were already read, followed by the rest."""
 
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         self._head = memoryview(head)
@@ -129,15 +130,15 @@ class _Joined(io.RawIOBase):
 
 
 class _Lines:
-    """Lines of text, of which those of one row are kept: they are rows of their own where its quote is never closed."""
+    """Lines of text. Keeps the lines of the current row: if its quote is never closed, they are rows of their own."""
 
     def __init__(self, text: Iterator[str]) -> None:
         self.number = 0
-        """Of the line that was read last; 0: none was."""
+        """Number of the line that was read last; 0: none yet."""
         self.has_ended = False
         self._text = text
         self._again: list[str] = []
-        """To be read before the rest, the next one last."""
+        """Lines to read again before the rest, the next one last."""
         self._of_row: list[str] = []
 
     def __iter__(self) -> "_Lines":
@@ -153,11 +154,11 @@ class _Lines:
         return line
 
     def row_ends(self) -> None:
-        """The next line begins another row."""
+        """Note that the next line begins another row."""
         self._of_row.clear()
 
     def go_back(self) -> None:
-        """Behind the first line of the row."""
+        """Go back to just after the first line of the row."""
         again = self._of_row[:0:-1]
         self.number -= len(again)
         self._again += again
@@ -165,11 +166,11 @@ class _Lines:
 
 
 def _rows(lines: _Lines, dialect: type[csv.Dialect]) -> Iterator[tuple[int, list[str] | None]]:
-    """Rows that are not blank, with the number of their last line; None for a line that opens a quote which nothing
-    closes: `csv` gives all that follows as one cell."""
+    """Rows that are not blank, with the number of their last line; None for a line with a quote that is never closed,
+    which makes `csv` return all that follows as one cell."""
     rows = csv.reader(lines, dialect)
     while (row := next(rows, None)) is not None:
-        if lines.has_ended:  # it looked for more
+        if lines.has_ended:  # the parser looked for a closing quote up to the end
             lines.go_back()
             rows = csv.reader(lines, dialect)
             yield lines.number, None
@@ -184,22 +185,22 @@ def _not_text(name: str, encoding: str, what: str) -> BadReadings:
 
 
 def _not_blank(rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Without empty lines, and lines of separators alone."""
+    """The rows without empty lines, and without lines of separators only."""
     return (row for row in rows if any(cell.strip() for cell in row))
 
 
 def _layout(head: bytes, *, name: str, encoding: str | None, time_format: str | None) -> Layout | None:
     encoding = _encoding(head, encoding)
     try:
-        # A character may be cut at the end of what was read.
+        # The last character may be cut off.
         text = codecs.getincrementaldecoder(encoding)().decode(head)
     except UnicodeError as error:
         raise _not_text(name, encoding, f"near its start: {error}") from error
-    said = _SAID.match(text)
-    text = text[said.end() :] if said else text
+    separator_line = _SEPARATOR_LINE.match(text)
+    text = text[separator_line.end() :] if separator_line else text
     whole = len(head) < HEAD_BYTES
     found: tuple[tuple[bool, float, int], type[csv.Dialect], list[list[str]]] | None = None
-    for separator in said[1] if said else SEPARATORS:
+    for separator in separator_line[1] if separator_line else SEPARATORS:
         dialect = _dialect(text, separator)
         rows = _head_rows(text, dialect, whole=whole)
         if not rows:
@@ -216,7 +217,7 @@ def _layout(head: bytes, *, name: str, encoding: str | None, time_format: str | 
     return Layout(
         encoding=encoding,
         dialect=dialect,
-        skipped=said.end() if said else 0,
+        skipped=separator_line.end() if separator_line else 0,
         names=tuple(name or f"column {number}" for number, name in zip(numbered, names, strict=True)),
         has_header=has_header,
         unnamed=frozenset(unnamed),
@@ -225,7 +226,7 @@ def _layout(head: bytes, *, name: str, encoding: str | None, time_format: str | 
 
 
 def _encoding(head: bytes, asked: str | None) -> str:
-    """What was asked for, else what the file's mark says. Raises BadReadings for what is no encoding of text."""
+    """The requested encoding, otherwise the one that the file's mark names. Raises BadReadings for an unknown one."""
     if asked is None:
         return next((found for mark, found in MARKS if head.startswith(mark)), UTF8)
     try:
@@ -248,16 +249,17 @@ def _dialect(text: str, separator: str) -> type[csv.Dialect]:
 
 
 def _head_rows(text: str, dialect: type[csv.Dialect], *, whole: bool) -> list[list[str]]:
-    """The first rows, without a last one that may be cut off."""
+    """The first rows, without a last one that may be incomplete."""
     try:
         rows = list(itertools.islice(_not_blank(csv.reader(io.StringIO(text, newline=""), dialect)), HEAD_ROWS))
-    except csv.Error:  # told when the file is read
+    except csv.Error:  # reported when the file is read
         return [[""]]
     return rows[:-1] if not whole and 1 < len(rows) < HEAD_ROWS else rows
 
 
 def _score(rows: Sequence[Sequence[str]], time_format: str | None) -> tuple[bool, float, int]:
-    """How well rows are cut: whether a column has times, how many rows are as wide as the first, how wide that is."""
+    """How well a separator splits rows: whether a column has times, the share of rows as wide as the first, and that
+    width."""
     first, *rest = rows
     alike = [row for row in rest if len(row) == len(first)]
     if len(first) < 2:
@@ -267,7 +269,8 @@ def _score(rows: Sequence[Sequence[str]], time_format: str | None) -> tuple[bool
 
 
 def _is_reading(first: Sequence[str], rest: Sequence[Sequence[str]], time_format: str | None) -> bool:
-    """Whether the first line is a row like the others: it has a time where they have theirs, or nothing but numbers."""
+    """Whether the first line is a reading, not a header: it has a time where the others have theirs, or only numbers.
+    """
     alike = [row for row in rest if len(row) == len(first)]
     cells = [cell for cell in first if cell.strip()]
     if cells and all(is_number(cell) for cell in cells):
@@ -279,7 +282,7 @@ def _is_reading(first: Sequence[str], rest: Sequence[Sequence[str]], time_format
 
 
 def _with_comma(rows: Sequence[Sequence[str]], width: int) -> frozenset[int]:
-    """Columns of numbers some of which have a decimal comma beyond doubt: `1,234` may be a thousand."""
+    """Columns of numbers of which some certainly have a decimal comma; `1,234` may be a thousand."""
     found = set()
     for at in range(width):
         cells = [row[at].strip() for row in rows if len(row) == width and row[at].strip()]

@@ -57,7 +57,7 @@ def upgrade(
 
 @app.command()
 def hold(
-    level: Annotated[int | None, typer.Option("--at", metavar="LEVEL", help="Where it is, if not said")] = None,
+    level: Annotated[int | None, typer.Option("--at", metavar="LEVEL", help="[default: the present level]")] = None,
     off: Annotated[bool, typer.Option("--off", help="Let it be raised again")] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
@@ -82,7 +82,7 @@ def wait(
 ) -> None:
     """Set how long to wait before the level rises by itself.
 
-    For as long all nodes must support the next level and be well.
+    During that time all nodes must support the next level and be well.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Formatting of the cluster's values for people, by the values' names, whose ending says the unit. Pure functions."""
+"""Formats the cluster's values for people, by their names, whose ending tells the unit. Pure functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MOMENTS = ("created_ms", "committed_ms", "started_ms", "since_ms", "oldest_ms", "expires_ms")
-"""Milliseconds since 1970, as are names that end so, such as `problem_since_ms`; every other name that ends in `_ms` is
-a duration."""
+"""Names of values in milliseconds since 1970. Names that end in one of these, such as `problem_since_ms`, are too;
+every other name that ends in `_ms` is a duration."""
 _ENDS: Final = tuple(f"_{each}" for each in MOMENTS)
 INSTANTS = ("at_ms", "last_error_at_ms")
-"""Moments of which the millisecond matters."""
+"""Names of moments that are shown with milliseconds."""
 
 
 def show_value(name: str, value: Any) -> object:
-    """A value as a reader wants it: sizes, durations and moments by unit, lists and mappings in one line."""
+    """A value in readable form: sizes, durations and moments with units, lists and mappings on one line."""
     match value:
         case None | "":
             return "-"
@@ -45,8 +45,8 @@ def show_value(name: str, value: Any) -> object:
 
 
 def show_moment(ms: int, *, millis: bool = False) -> str:
-    """`2014-02-05 08:30:00Z` of milliseconds since 1970; what no calendar has (times in other units, mostly) as it is,
-    `1700000000000000 ms`."""
+    """Milliseconds since 1970 as `2014-02-05 08:30:00Z`; a moment outside the calendar (mostly a time in another unit)
+    as it is, `1700000000000000 ms`."""
     try:
         moment = EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -56,7 +56,7 @@ def show_moment(ms: int, *, millis: bool = False) -> str:
 
 def label(name: str) -> str:
     """`ttl_ms` as `ttl`, `log_start` as `log start`."""
-    if name == "retention_bytes":  # beside `retention_ms`
+    if name == "retention_bytes":  # distinguishes it from `retention_ms`
         return "retention size"
     for unit in ("_ms", "_bytes"):
         if name != unit.removeprefix("_"):
@@ -65,7 +65,7 @@ def label(name: str) -> str:
 
 
 def described(properties: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Label and words of each property; those of a mapping inside stand as `outer.inner`."""
+    """Label and readable value of each property; those of a nested mapping are named `outer.inner`."""
     shown: list[tuple[str, object]] = []
     for name, value in properties.items():
         if isinstance(value, Mapping) and value and name != "configs":
@@ -78,7 +78,7 @@ def described(properties: Mapping[str, Any]) -> list[tuple[str, object]]:
 def rows_of(
     things: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 ) -> tuple[list[str], Iterable[list[object]], list[str]]:
-    """For a table: labels of the columns (`names`, or all), the rows, and those columns that hold numbers."""
+    """For a table: labels of the columns (`names`, or all), the rows, and the labels of columns with numbers."""
     names = names or (list(things[0]) if things else [])
     numbers = [
         label(name)
@@ -93,7 +93,7 @@ def rows_of(
 
 
 def process_fields(node: "NodeProcess") -> dict[str, object]:
-    """A node of this machine, as JSON tells it."""
+    """A node of this machine, in its JSON form."""
     found: dict[str, object] = {"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid}
     if node.metrics_port is not None:
         found["metrics"] = f"http://127.0.0.1:{node.metrics_port}/metrics"

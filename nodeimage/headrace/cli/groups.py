@@ -20,7 +20,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
 def groups(
     context: typer.Context, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """List, show and delete consumer groups; without a further word, list them."""
+    """List, show and delete consumer groups; without a subcommand, list them."""
     word = context.invoked_subcommand
     if word is None:
         list_groups(bootstrap, data, output)

@@ -1,6 +1,6 @@
 """librdkafka as the commands use it: configuration, its errors as `HeadraceError`, and finding a topic's partitions.
 
-Imports confluent_kafka, which costs 0.1 s: import this module inside the commands that need it.
+Importing confluent_kafka takes 0.1 s: import this module inside the commands that need it.
 """
 
 import logging
@@ -17,9 +17,10 @@ from headrace.security.client_security import librdkafka_properties
 
 METADATA_TIMEOUT_S: Final = 10.0
 MOST_MESSAGE_BYTES: Final = 96 << 20
-"""What fits into a request of a node (100 MiB). librdkafka alone would take 1 MB; how much a topic takes, it says."""
+"""Largest message in bytes: what fits into a node's request (100 MiB). librdkafka's own default is 1 MB; a topic may
+have a smaller limit."""
 CREATION_TIMEOUT_S: Final = 5.0
-"""A topic that is made on first use is not there at the first answer."""
+"""Seconds to wait for a topic that is created on first use, which the first answer does not contain yet."""
 
 _silent = logging.getLogger("headrace.librdkafka")
 _silent.addHandler(logging.NullHandler())
@@ -27,17 +28,17 @@ _silent.propagate = False
 
 
 class KafkaClientError(HeadraceError):
-    """What librdkafka reports, with what to do next."""
+    """An error from librdkafka, with advice."""
 
 
 class RefusedByPolicy(KafkaClientError):
-    """The cluster takes no such record: of a topic whose home is elsewhere, mostly."""
+    """The cluster refuses such a record, mostly because the topic's home is elsewhere."""
 
 
 def client_config(target: Target, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """librdkafka's configuration; its own log lines are kept off stderr, errors come as exceptions.
+    """librdkafka's configuration. Keeps its own log lines off stderr; errors are raised as exceptions.
 
-    It holds the user's password: not to be shown.
+    It contains the user's password, so do not show it.
     """
     return {
         "bootstrap.servers": target.addresses,
@@ -50,13 +51,14 @@ def client_config(target: Target, settings: Mapping[str, Any]) -> dict[str, Any]
 
 
 def producer_config(target: Target, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for a producer: it takes whatever a topic may take. Its batches end at 1 MB (batch.size) as ever."""
+    """The configuration of a producer, which accepts messages as large as a topic may. Its batches still end at 1 MB
+    (batch.size)."""
     return client_config(target, {"message.max.bytes": MOST_MESSAGE_BYTES, **settings})
 
 
 @contextmanager
 def client_errors(what: str) -> Iterator[None]:
-    """Turns librdkafka's exceptions into KafkaClientError."""
+    """Turn librdkafka's exceptions into KafkaClientError."""
     try:
         yield
     except KafkaException as error:
@@ -64,7 +66,7 @@ def client_errors(what: str) -> Iterator[None]:
 
 
 def describe(error: Any, what: str) -> KafkaClientError:
-    """An error of librdkafka in one line, with what to do next where that is known."""
+    """An error of librdkafka in one line, with advice if there is any."""
     code = error.code() if isinstance(error, KafkaError) else None
     match code:
         case KafkaError._TRANSPORT | KafkaError._ALL_BROKERS_DOWN | KafkaError._TIMED_OUT:
@@ -88,13 +90,13 @@ def describe(error: Any, what: str) -> KafkaClientError:
 
 
 def partitions_of(client: Any, topic: str) -> list[int]:
-    """The topic's partitions, waiting for one that is made on first use. Raises KafkaClientError."""
+    """The topic's partitions; waits for a topic that is created on first use. Raises KafkaClientError."""
     deadline = time.monotonic() + CREATION_TIMEOUT_S
     while True:
         try:
             with client_errors(topic):
                 found = client.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
-        except RuntimeError as error:  # of a name that no topic can have
+        except RuntimeError as error:  # the name is not valid for a topic
             raise KafkaClientError(f"{topic}: {KafkaError(KafkaError.TOPIC_EXCEPTION).str()}") from error
         if found.error is None and found.partitions:
             return sorted(found.partitions)

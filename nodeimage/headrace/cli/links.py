@@ -1,4 +1,4 @@
-"""`headrace link`: streams that are copied from other clusters; and `move-home`, of topics and of whole streams."""
+"""`headrace link`: streams that are copied from other clusters; and `move-home`, for topics and whole streams."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -29,9 +29,9 @@ FILES: Final = {
     "ssl.certificate.location": "ssl.certificate.pem",
     "ssl.key.location": "ssl.key.pem",
 }
-"""Properties that name a file, and those that hold what is in it."""
+"""Properties that name a file, and the properties that hold such a file's contents instead."""
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the link: see `headrace link list`", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A link: see `headrace link list`", show_default=False)]
 Topics = Annotated[
     list[str] | None,
     typer.Option(
@@ -50,7 +50,7 @@ ForwardWrites = Annotated[
     bool | None,
     typer.Option(
         "--forward-writes/--no-forward-writes",
-        help="Pass on to the home what is produced to copies",
+        help="Forward records produced to copies to the home",
         show_default=False,
     ),
 ]
@@ -289,7 +289,7 @@ Force = Annotated[
 def move_home(
     stream: str, topics: list[str] | None, to: str | None, force: bool, bootstrap: Bootstrap, data: DataFolder
 ) -> list[dict[str, Any]]:
-    """What came of it for each topic."""
+    """Move the home of a stream's topics; the result for each topic."""
     fields: dict[str, Any] = {"stream": stream}
     if topics is not None:
         fields["topics"] = topics
@@ -356,7 +356,7 @@ def _show_moved(moved: list[dict[str, Any]], output: OutputFormat) -> None:
 
 
 def told_move(moved: dict[str, Any]) -> dict[str, Any]:
-    """A moved topic as a table shows it. Of a move by force it may not be known what was not replicated."""
+    """A moved topic as a table shows it. After a forced move it may be unknown what was not replicated."""
     missing = moved.get("not_replicated")
     return {**moved, "not_replicated": "unknown" if missing is None and moved["moved"] else missing}
 
@@ -367,11 +367,11 @@ def _fail_if_any(results: list[dict[str, Any]]) -> None:
         raise HeadraceError(f"{len(failed)} of {len(results)} failed: {failed[0]['topic']}: {failed[0]['error']}")
 
 
-# --- what is said, and shown
+# --- options, and output
 
 
 def split_source(source: str) -> tuple[list[str], str]:
-    """`a:9092,b:9092/path/of/stream` in its addresses and its path, "" for none. Raises HeadraceError."""
+    """Split `a:9092,b:9092/path/of/stream` into its addresses and its path, "" for none. Raises HeadraceError."""
     addresses, slash, path = source.partition("/")
     if (slash and not path) or not addresses.strip():
         raise HeadraceError(f"{source!r} is no source: write HOST:PORT/PATH, for example north:9092/factory/sensors")
@@ -387,7 +387,8 @@ def link_fields(
     credentials: Path | None,
     reverse_credentials: Path | None = None,
 ) -> dict[str, Any]:
-    """The fields that were said, in the cluster's words and units. Raises HeadraceError for what cannot be read."""
+    """The link's fields that were given, in the cluster's words and units. Raises HeadraceError for an invalid value.
+    """
     said = {
         "topics": None if not topics else [part for each in topics for part in each.split(",") if part],
         "direction": direction,
@@ -412,8 +413,8 @@ def _text(path: Path) -> str:
 
 
 def _with_files(properties: dict[str, str]) -> dict[str, str]:
-    """The same with what is in the files that they name, which are no files of the nodes that get them. Raises OSError,
-    HeadraceError."""
+    """The properties with the contents of the files that they name, since the nodes that receive them do not have these
+    files. Raises OSError, HeadraceError."""
     found = dict(properties)
     for location, pem in FILES.items():
         path = found.pop(location, None)
@@ -436,7 +437,7 @@ def _show(link: dict[str, Any], output: OutputFormat) -> None:
 
 
 def told_link(link: dict[str, Any]) -> dict[str, Any]:
-    """A link as people are shown it."""
+    """A link in the form for people."""
     shown = dict(link)
     seconds = shown.pop("lag_seconds", None)
     throttle = shown.pop("throttle", 0)

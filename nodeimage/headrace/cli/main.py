@@ -1,6 +1,6 @@
-"""The command `headrace`: puts the families of commands together. How it ends, `running.py` says.
+"""The command `headrace`: combines the families of commands. `running.py` defines how it ends.
 
-Modules of commands are light; what is heavy (librdkafka, kio, rich) is imported by the command that needs it.
+Command modules are cheap to import; each command imports heavy modules (librdkafka, kio, rich) when it needs them.
 """
 
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def main(
     config: Config = None,
     context_name: ContextName = None,
 ) -> None:
-    """Options of every command that talks to a cluster; they may stand behind it too."""
+    """Options of every command that talks to a cluster; they may also follow the command."""
     begin(
         ClientOptions(user=user, password_file=password_file, tls_ca=tls_ca, config=config, context_name=context_name)
     )
@@ -131,7 +131,7 @@ def run() -> None:
 
 
 def exit_code(arguments: Sequence[str]) -> int:
-    """Runs one command. An error becomes one line on stderr and a code."""
+    """Run one command. An error becomes one line on stderr and an exit code."""
     return exit_code_of(app, arguments, name="headrace")
 
 

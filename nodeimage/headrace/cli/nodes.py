@@ -1,7 +1,7 @@
-"""`headrace node`: one more, empty one, start one again, forget one.
+"""`headrace node`: adds, drains, starts, stops and removes nodes.
 
-What concerns roles and data is asked of the cluster; processes and folders are those of the embedded cluster. On
-Kubernetes the operator has the processes, and drains by itself.
+The cluster decides about roles and data; processes and folders are those of the embedded cluster. On Kubernetes the
+operator manages the processes, and drains nodes itself.
 """
 
 import time
@@ -57,7 +57,7 @@ def add(
     ] = None,
     zone: Annotated[
         str | None,
-        typer.Option("--zone", help="The zone that it stands in, for volumes that choose zones", show_default=False),
+        typer.Option("--zone", help="The node's zone, for volumes that choose zones", show_default=False),
     ] = None,
     label: Annotated[
         list[str] | None,
@@ -221,7 +221,7 @@ def remove(
 
 
 def _await_drained(cluster: "Cluster", node: int, timeout_s: float) -> dict[str, Any]:
-    """Waits until the node has no replica; what it has then. Says how far it is whenever that changes."""
+    """Wait until the node has no replica; returns its state then. Prints the progress whenever it changes."""
     deadline = time.monotonic() + timeout_s
     said = ""
     while True:
@@ -243,14 +243,14 @@ def _left(answer: dict[str, Any]) -> str:
 
 
 def _stop_process(folder: Path, node: int) -> None:
-    """Stops the node's process, where it is one of this folder and runs."""
+    """Stop the node's process, if it belongs to this folder and runs."""
     from headrace.local.folder import ClusterNotRunning, node_name
     from headrace.local.nodes import NodeRefused, stop_node
 
     try:
         stop_node(folder, node_name(node))
     except (NodeRefused, ClusterNotRunning):
-        return  # none of ours, or it does not run
+        return  # not a node of this folder, or not running
     note(f"stopped {node_name(node)}")
 
 
@@ -266,7 +266,7 @@ def _drop_folder(folder: Path, node: int, *, erase: bool) -> None:
 
 
 def _reported(work: "Any", folder: Path) -> "NodeProcess":
-    """Runs a start; the last lines of a node that died are shown before its error."""
+    """Run a start; if a node dies, print its last lines before the error."""
     from headrace.local.starting import NodeDied
 
     try:

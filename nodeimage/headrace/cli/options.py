@@ -1,7 +1,7 @@
 """Options that many commands share, as annotated types for typer.
 
-Which cluster a command is for is said by `--bootstrap` or by `--data`, never by both. What stands on the command line
-beats the environment; of the environment, HEADRACE_BOOTSTRAP beats HEADRACE_DATA.
+`--bootstrap` or `--data` names the command's cluster, never both. The command line
+overrides the environment; in the environment, HEADRACE_BOOTSTRAP overrides HEADRACE_DATA.
 """
 
 from pathlib import Path
@@ -13,13 +13,14 @@ from headrace.cli.output import OutputFormat
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether the parameter stands on the command line, so far as that was read: what stands there is read first."""
+    """Whether the parameter is on the command line, as far as that has been parsed; the command line is parsed first.
+    """
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def _is_by_data(context: typer.Context) -> bool:
-    """Whether `--data` says which cluster. Raises BadParameter where `--bootstrap` does so too."""
+    """Whether `--data` names the cluster. Raises BadParameter if `--bootstrap` does so too."""
     given = is_given(context, "data")
     if given and is_given(context, "bootstrap"):
         raise typer.BadParameter("--bootstrap and --data exclude each other")

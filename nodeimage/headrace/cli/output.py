@@ -1,8 +1,8 @@
-"""What commands print: results on stdout as a table or as JSON, everything else on stderr.
+"""Prints commands' output: results on stdout as a table or as JSON, everything else on stderr.
 
-stdout carries nothing but the result, so that it can be piped; rich is imported only where a table is drawn. Nothing
-that a name or a message holds steers the terminal: it is shown escaped. A result that cannot be written ends the
-command; a line for the reader does not, since whatever is under way matters more than who watches.
+stdout carries nothing but the result, so that it can be piped; rich is imported only to draw a table. Control
+characters in names and messages are escaped, so that they cannot steer the terminal. A result that cannot be written
+ends the command; a failed message on stderr does not, since the work under way matters more.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from headrace.base.errors import HeadraceError
 from headrace.cli.text import exact, for_json, printable
 
 WIDE = 1_000
-"""Characters of a table's row where no terminal is, at least: whole lines for grep."""
+"""Least width of a table's row, in characters, without a terminal: whole lines suit grep."""
 
 
 class OutputFormat(StrEnum):
@@ -29,49 +29,50 @@ class OutputFormat(StrEnum):
 
 
 class OutputFailed(HeadraceError):
-    """The result cannot be written: of the cluster that says nothing."""
+    """The result cannot be written. This says nothing about the cluster."""
 
 
 class ReaderGone(OutputFailed):
-    """Whoever read the result has gone, which is no news to anybody."""
+    """The reader of the result has gone, which needs no message."""
 
 
 def note(message: str) -> None:
-    """One line for the reader, on stderr. Never fails: a terminal that is gone, or a full disk, ends no work."""
+    """Print one line for the reader on stderr. Never fails: a closed terminal, or a full disk, must not end the work.
+    """
     with contextlib.suppress(OSError, ValueError):
-        if sys.stderr is not None:  # print would take stdout instead
+        if sys.stderr is not None:  # with None, print would use stdout
             print(printable(message), file=sys.stderr, flush=True)
 
 
 def print_line(line: str = "") -> None:
-    """One line of the result."""
+    """Print one line of the result."""
     with _told_of_failure():
         sys.stdout.write(printable(line) + "\n")
 
 
 def write(content: Iterable[bytes]) -> None:
-    """Part of the result, byte by byte as it is. Flushed."""
+    """Write a part of the result as these exact bytes, and flush."""
     with _told_of_failure():
         sys.stdout.buffer.writelines(content)
         sys.stdout.buffer.flush()
 
 
 def flush() -> None:
-    """All of the result is written when this returns."""
+    """Flush stdout: the whole result is written when this returns."""
     with _told_of_failure():
         if sys.stdout is not None:
             sys.stdout.flush()
 
 
 def print_json(result: Any) -> None:
-    """One JSON document, one line. Text that is no UTF-8 has its bytes beside it, as `<name>_base64`."""
+    """Print one JSON document in one line. Text that is not UTF-8 has its bytes beside it, as `<name>_base64`."""
     with _told_of_failure():
         sys.stdout.write(json_text(result) + "\n")
         sys.stdout.flush()
 
 
 def json_text(result: Any) -> str:
-    """One JSON document."""
+    """The result as one JSON document."""
     try:
         text = msgspec.json.encode(result).decode()
     except UnicodeEncodeError:
@@ -82,9 +83,10 @@ def json_text(result: Any) -> str:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, right: Iterable[str] = ()
 ) -> None:
-    """A table; columns named in `right` are aligned to the right. None is shown as `-`.
+    """Print a table; columns named in `right` are aligned to the right. None is shown as `-`.
 
-    A terminal folds what is wider than it; elsewhere each row is one line, whatever the environment says of colours.
+    A terminal folds rows that are too wide; elsewhere each row is one line, whatever the environment says about
+    colours.
     """
     from rich.console import Console
     from rich.measure import Measurement
@@ -106,7 +108,7 @@ def print_table(
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """One thing, a line for each of its properties."""
+    """Print the properties of one thing, one per line."""
     rows = [(printable(name), str(value)) for name, value in fields]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -114,7 +116,7 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def is_terminal(stream: IO[Any] | None) -> bool:
-    """Whether somebody may look on. A stream that is closed is none."""
+    """Whether the stream is a terminal. A closed stream is not."""
     with contextlib.suppress(OSError, ValueError):
         return stream is not None and stream.isatty()
     return False
@@ -131,16 +133,16 @@ def _told_of_failure() -> Iterator[None]:
 
 
 def own_standard_streams() -> None:
-    """Make stdin, stdout and stderr what a command may rely on: there, and UTF-8.
+    """Make stdin, stdout and stderr reliable for a command: open, and UTF-8.
 
-    One that was closed, as daemons do, becomes /dev/null. Otherwise the next file or socket that is opened takes its
-    number, and has written into it what was meant for a reader.
+    A stream that was closed, as daemons do, becomes /dev/null. Otherwise the next file or socket that is opened would
+    get its number, and output meant for a reader would be written into it.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -148,7 +150,7 @@ def own_standard_streams() -> None:
 
 
 def let_go() -> None:
-    """Give up what could not be written, so that the interpreter does not try again at its end, and complain."""
+    """Discard output that could not be written, so that the interpreter does not retry at its end, and complain."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

@@ -1,4 +1,4 @@
-"""When each reading of a replay is due: the time that passed in the file, divided by the speed. Pure."""
+"""When each reading of a replay is due: the time elapsed in the file, divided by the speed. Pure."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Pace:
     """Maps times of readings (ms) to the clock of the replay (s since its start).
 
-    The latest time seen so far drives the clock, so readings that come out of order are due at once, and a file that
-    goes back (one device after another) never waits twice for the same span. `speed` None: everything is due at once.
+    The latest time seen so far drives the clock, so readings out of order are due at once, and a file whose times
+    go back (one device after another) never waits twice for the same span. `speed` None: everything is due at once.
     """
 
     speed: float | None
@@ -17,7 +17,7 @@ class Pace:
     went_back: bool = False
 
     def due(self, time: int) -> float:
-        """Seconds after the start of the replay at which a reading of `time` is to be sent."""
+        """Seconds from the start of the replay until a reading of `time` is due."""
         if self.first is None:
             self.first = self.latest = time
         elif time < self.latest:

@@ -1,7 +1,7 @@
-"""Rows of a Parquet file of any types. Needs pyarrow, which the storage node does not bring.
+"""Reads rows of a Parquet file of any types. Needs pyarrow, which a storage node does not install.
 
-Moments are taken as the file has them (`Instant`), since Python's reach from the year 1 to 9999 only. A cell that
-pyarrow can make no Python value of is one that cannot be read (`Unreadable`), and so is told where it is used alone.
+Moments keep the file's own form (`Instant`), since Python's `datetime` covers only the years 1 to 9999. A cell that
+pyarrow cannot convert to a Python value is `Unreadable`; this is reported only where the cell is used.
 """
 
 import importlib
@@ -17,7 +17,7 @@ DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 class ParquetRows:
-    """The rows of a Parquet file that is open, and can be sought in. Raises BadReadings."""
+    """The rows of an open, seekable Parquet file. Raises BadReadings."""
 
     def __init__(self, file: BinaryIO, *, name: str) -> None:
         self._name = name
@@ -53,7 +53,7 @@ class ParquetRows:
 
 
 def _cells(pa: Any, column: Any) -> list[Any]:
-    """The column's cells as Python has them."""
+    """The column's cells as Python values."""
     while True:
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
@@ -82,6 +82,6 @@ def _cell(scalar: Any) -> Any:
     try:
         return scalar.as_py()
     except UnicodeDecodeError as error:
-        return bytes(error.object)  # a string that is none
+        return bytes(error.object)  # a string that is not valid UTF-8
     except (OverflowError, ValueError, ArithmeticError) as error:
         return Unreadable(f"a {scalar.type} that Python cannot hold ({error})")

@@ -1,7 +1,7 @@
-"""Asks a cluster's nodes again and again, over connections that are kept: for commands that show it while it changes.
+"""Calls a cluster's nodes repeatedly over connections that stay open: for commands that show changes live.
 
-A login for each question would cost the nodes a password's hash and an event of the audit; so each node is logged in to
-once, and again where its connection has ended. A node that did not answer is asked last the next time.
+A login for each call would cost the nodes a password hash and an audit event; so each node is logged in to once, and
+again if its connection has ended. A node that did not answer is tried last the next time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +20,11 @@ from headrace.wire.api_keys import ApiKey
 T = TypeVar("T")
 
 KEPT: Final = 1_000
-"""Connections: of nodes that have gone one stays open until then."""
+"""Most connections that are kept. A connection to a node that has gone stays open until this is exceeded."""
 
 
 class Asking(Protocol):
-    """Whom a command asks: a cluster by any of its nodes, and each node by its address."""
+    """What a command can call: a cluster through any of its nodes, and each node by its address."""
 
     def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any: ...
 
@@ -32,7 +32,7 @@ class Asking(Protocol):
 
 
 class Polled(Closing):
-    """A cluster that is asked again and again. From one thread at a time."""
+    """A cluster that is called repeatedly, from one thread at a time."""
 
     def __init__(self, target: Target, *, timeout_s: float = NODE_TIMEOUT_S) -> None:
         self.target = target
@@ -42,17 +42,17 @@ class Polled(Closing):
         self._threads = ThreadPoolExecutor(NODES_AT_ONCE, thread_name_prefix="poll")
 
     def close(self) -> None:
-        """End all connections; a question under way ends with them."""
+        """Close all connections; a call under way ends with them."""
         for connection in list(self._connections.values()):
             connection.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
-        """What the first node answers that answers. Raises KafkaError, SourceRefuses, NoAnswer."""
+        """The answer of the first node that answers. Raises KafkaError, SourceRefuses, NoAnswer."""
         return self._any(lambda connection: connection.admin(method, params))
 
     def each(self, addresses: Sequence[str], method: str, params: Mapping[str, Any] | None = None) -> list[Any]:
-        """What each of these nodes answers, all asked at a time; None for one that does not, or refuses."""
+        """The answer of each of these nodes, all called at once; None for a node that does not answer, or refuses."""
 
         def ask(address: str) -> Any:
             with suppress(OSError, HeadraceError):
@@ -65,7 +65,7 @@ class Polled(Closing):
         return list(self._threads.map(ask, addresses))
 
     def groups(self) -> list[dict[str, Any]] | None:
-        """Consumer groups, as their coordinator lists them; None while there is none, or it does not answer."""
+        """Consumer groups, as their coordinator lists them; None if there is no coordinator, or it does not answer."""
         fields = {"key": CLIENT_ID, "key_type": 0}
         found = self._any(lambda each: each.ask(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, fields))
         if found.error_code:
@@ -85,14 +85,14 @@ class Polled(Closing):
         raise NoAnswer(f"{failure}: see `headrace status`")
 
     def _at(self, address: str, question: Callable[[BrokerConnection], T]) -> T:
-        """Over the connection that there is, or over another where that one has ended meanwhile."""
+        """Call over the existing connection, or over a new one if that has ended meanwhile."""
         kept = self._connections.pop(address, None)
         if kept is not None and not kept.is_stale:
             try:
                 return self._asked(address, kept, question)
             except TimeoutError:
                 raise
-            except OSError:  # perhaps since the last time
+            except OSError:  # the connection may have ended since the last call
                 pass
         elif kept is not None:
             kept.close()
@@ -106,7 +106,7 @@ class Polled(Closing):
         except (OSError, SourceRefuses):
             connection.close()
             raise
-        except HeadraceError:  # an answer, if not the one that was wanted
+        except HeadraceError:  # the node answered, so the connection is sound
             self._keep(address, connection)
             raise
         self._keep(address, connection)

@@ -1,4 +1,4 @@
-"""`headrace probe`: a record to every node and back, once, so many times, or for ever."""
+"""`headrace probe`: sends a record to every node and reads it back: once, several times, or endlessly."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def probe(
             "--metrics-port",
             min=0,
             max=65_535,
-            help="Serve Prometheus's metrics there; 0: a free one",
+            help="Port for Prometheus's metrics; 0: a free one",
             show_default=False,
         ),
     ] = None,

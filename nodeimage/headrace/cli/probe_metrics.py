@@ -1,4 +1,4 @@
-"""What a probe measured, for Prometheus: served over HTTP as long as the probe runs."""
+"""A probe's measurements for Prometheus: served over HTTP while the probe runs."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -37,7 +37,7 @@ class ProbeMetrics:
         self._nodes: set[int] = set()
 
     def add(self, results: Sequence[Result]) -> None:
-        """One round more."""
+        """Count one round's results."""
         now = {result.node for result in results}
         if now:
             for gone in self._nodes - now:
@@ -54,7 +54,7 @@ class ProbeMetrics:
                     series.observe(latency)
 
     def serve(self, host: str, port: int) -> int:
-        """Serve them in a thread; the port. Raises HeadraceError."""
+        """Serve the metrics in a thread, and return the port. Raises HeadraceError."""
         try:
             server, _ = start_http_server(port, addr=host, registry=self.registry)
         except (OSError, OverflowError) as error:

@@ -1,11 +1,11 @@
-"""A record through every node and back: how long it takes, and whether it comes at all.
+"""Sends a record through every node and reads it back: how long it takes, and whether it arrives at all.
 
-Each node is sent a record to a partition that it leads, of a topic of the probe's own, and is asked for it. So a probe
-sees what a producer and a consumer of that node see: its Kafka port, its log, the replicas that acknowledge. The topic
-is made on need, with a partition for each node; what is missing is added, as nodes come and partitions move. A node
-that leads none even so (it is being drained, or has just come back) is asked for metadata alone.
+Each node is sent a record for a partition that it leads, of a topic of the probe's own, and must return it. So a probe
+experiences what a producer and a consumer of that node do: its Kafka port, its log, the replicas that acknowledge. The
+topic is created when needed, with a partition for each node; partitions are added as nodes join and partitions move. A
+node that leads none even so (it is being drained, or has just returned) is only asked for metadata.
 
-`Probe` asks; `Tally` counts; both know nothing of how it is shown.
+`Probe` makes the calls and `Tally` counts; neither knows how results are shown.
 """
 
 import asyncio
@@ -32,38 +32,38 @@ STREAM: Final = PROBE
 TOPIC: Final = f"{STREAM}:records"
 TTL_MS: Final = 3_600_000
 PARTITIONS_A_NODE: Final = 4
-"""Partitions are added up to so many for each node there is."""
+"""Most partitions per node up to which partitions are added."""
 MADE_S: Final = 15.0
-"""A topic that was made has leaders after so long."""
+"""Seconds within which a new topic has leaders."""
 PAUSE_S: Final = 0.1
 WAIT_MS: Final = 500
-"""So long a node may hold the answer to a fetch back until there is something."""
+"""Milliseconds that a node may hold back the answer to a fetch until there is data."""
 MOST_BYTES: Final = 1 << 20
 REMEMBERED: Final = 10_000
-"""The newest latencies of a node that a summary is made of."""
+"""Number of a node's newest latencies that its summary covers."""
 CREATE: Final = Versions(2, 7)
 ADD: Final = Versions(0, 3)
 MOVED: Final = (Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE, Code.UNKNOWN_TOPIC_OR_PARTITION)
-"""Another node leads by now, or will in a moment: to be found out again."""
+"""Errors after which the leaders are looked up again: another node leads now, or will in a moment."""
 _ANYTHING: Final = msgspec.msgpack.Decoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of one node."""
+    """The result of probing one node."""
 
     node: int
     partition: int | None = None
-    """None: it leads none."""
+    """The partition used; None: the node leads none."""
     produce_s: float | None = None
-    """From the request to its acknowledgement."""
+    """Seconds from the request to its acknowledgement."""
     roundtrip_s: float | None = None
-    """From the request until the record was read."""
+    """Seconds from the request until the record was read."""
     error: str = ""
-    """"": all is well."""
+    """What went wrong; empty: nothing."""
 
     def as_json(self) -> dict[str, object]:
-        """By name, in milliseconds."""
+        """The result as JSON fields, times in milliseconds."""
         return {
             "node": self.node,
             "partition": self.partition,
@@ -74,7 +74,7 @@ class Result:
 
 
 def assigned(leaders: Mapping[int, int], nodes: Sequence[int]) -> dict[int, int]:
-    """A partition for each node that leads one, the first by number; of `leaders` by partition. Pure."""
+    """The first partition by number of each node that leads any; `leaders`: leaders by partition. Pure."""
     found: dict[int, int] = {}
     for partition in sorted(leaders):
         if leaders[partition] in nodes:
@@ -83,36 +83,37 @@ def assigned(leaders: Mapping[int, int], nodes: Sequence[int]) -> dict[int, int]
 
 
 def wanted_partitions(leaders: Mapping[int, int], nodes: Sequence[int]) -> int:
-    """How many partitions the topic should have, for each node to lead one; as many as there are if no more help."""
+    """How many partitions the topic should have, so that each node leads one; the present number if more do not help.
+    """
     missing = len(set(nodes) - set(assigned(leaders, nodes)))
     most = max(len(leaders), PARTITIONS_A_NODE * len(nodes))
     return min(len(leaders) + missing, most)
 
 
 class Probe:
-    """Of one cluster."""
+    """Probes one cluster."""
 
     def __init__(self, client: Client, *, size: int = 100, timeout_s: float = 10.0) -> None:
-        """`size`: bytes of each record's value. `timeout_s`: for one node, all in all."""
+        """`size`: bytes of each record's value. `timeout_s`: total seconds for one node."""
         self._client = client
         self._size = size
         self._timeout_s = timeout_s
         self._nodes: list[int] = []
-        """As last told."""
+        """The nodes in the last metadata."""
         self._topic_id = b""
         self._leaders: dict[int, int] = {}
         self._is_complete = False
-        """Whether nothing more can be done for nodes that lead no partition, as things stand."""
+        """Whether nothing more can be done at present for nodes that lead no partition."""
 
     async def prepare(self) -> None:
-        """Have the topic be there, with a partition for each node where that can be. Raises HeadraceError."""
+        """Create the topic if it is missing, with a partition for each node if possible. Raises HeadraceError."""
         await self._learn()
         if not self._leaders:
             await self._create()
         await self._add_partitions()
 
     async def round(self) -> list[Result]:
-        """What comes of each node, in order of their ids. Never raises HeadraceError."""
+        """Probe each node; the results in order of node ids. Never raises HeadraceError."""
         try:
             await self._learn()
             await self._add_partitions()
@@ -126,7 +127,7 @@ class Probe:
     # --- the topic
 
     async def _learn(self) -> None:
-        """Which nodes there are, and what they lead of the topic."""
+        """Look up the nodes, and which partitions of the topic they lead."""
         told = await self._client.metadata([(TOPIC, None)])
         nodes = sorted(each.node_id for each in told.brokers)
         topic = told.topics[0]
@@ -155,11 +156,11 @@ class Probe:
         await self._until(1)
 
     async def _add_partitions(self) -> None:
-        """For nodes that lead none, where they are allowed to lead any."""
+        """Add partitions for nodes that lead none, if they may lead any."""
         count = wanted_partitions(self._leaders, self._nodes)
         if self._is_complete or count <= len(self._leaders) or not self._leaders:
             return
-        self._is_complete = True  # until something changes: a node that is drained gets none
+        self._is_complete = True  # until something changes: a draining node gets none
         fields = {
             "topics": [{"name": TOPIC, "count": count, "assignments": None}],
             "timeout_ms": int(MADE_S * 1000),
@@ -174,7 +175,7 @@ class Probe:
         self._is_complete = True
 
     async def _until(self, count: int) -> None:
-        """Wait for so many partitions to have leaders. Raises HeadraceError."""
+        """Wait until `count` partitions have leaders. Raises HeadraceError."""
         deadline = time.monotonic() + MADE_S
         while True:
             await self._learn()
@@ -225,7 +226,7 @@ class Probe:
         return Result(node=node, partition=partition, produce_s=acknowledged, roundtrip_s=time.perf_counter() - began)
 
     async def _read(self, node: NodeId, partition: int, offset: int, value: bytes) -> None:
-        """Return once the record has come. Raises HeadraceError, also where another one has its place."""
+        """Return once the record was read back. Raises HeadraceError, also if another record is at its offset."""
         asked = FetchPartition(partition, -1, offset, -1, -1, MOST_BYTES)
         request = FetchRequest(WAIT_MS, 1, MOST_BYTES, 0, 0, -1, [FetchTopic(None, self._topic_id, [asked])], [], "")
         while True:
@@ -245,7 +246,7 @@ class Probe:
 
 @dataclass(slots=True)
 class _Counted:
-    """Of one node."""
+    """The counts of one node."""
 
     probed: int = 0
     failed: int = 0
@@ -254,18 +255,18 @@ class _Counted:
 
 
 class Tally:
-    """What came of all rounds. Pure."""
+    """Sums up all rounds. Pure."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, _Counted] = {}
 
     @property
     def has_failed(self) -> bool:
-        """Whether anything did."""
+        """Whether any probe failed."""
         return any(each.failed for each in self._nodes.values())
 
     def add(self, results: Sequence[Result]) -> None:
-        """One round more."""
+        """Count one round's results."""
         for result in results:
             counted = self._nodes.setdefault(result.node, _Counted())
             counted.probed += 1
@@ -277,7 +278,7 @@ class Tally:
                         del kept[0]
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each node: how often, how many failed, latencies in milliseconds."""
+        """A row for each node: number of probes and failures, and latencies in milliseconds."""
         rows: list[dict[str, object]] = []
         for node, counted in sorted(self._nodes.items()):
             produce, roundtrip = sorted(counted.produce_s), sorted(counted.roundtrip_s)
@@ -297,7 +298,7 @@ class Tally:
 
 
 def _leaders(topic: TopicMeta) -> dict[int, int]:
-    """By partition, of those that have one."""
+    """The leaders by partition, without partitions that have none."""
     return {each.partition: each.leader for each in topic.partitions if not each.error and each.leader >= 0}
 
 

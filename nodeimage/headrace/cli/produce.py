@@ -32,7 +32,7 @@ def produce(
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", help="Each line is KEY, this, VALUE", show_default=False),
+        typer.Option("--key-separator", "-K", help="Separates KEY and VALUE in each line", show_default=False),
         ANY_BYTES,
     ] = None,
     header: Annotated[
@@ -112,7 +112,7 @@ def produce(
 
 
 def _refused(topic: str, error: HeadraceError, target: "Target") -> HeadraceError:
-    """Clients are told a code only: where the topic's home is, the cluster says."""
+    """Add the topic's home to a refusal: the client receives only a code, and the cluster knows where the home is."""
     from headrace.cli.connect import connected_to
 
     with connected_to(target) as cluster:

@@ -1,8 +1,8 @@
-"""Readings (time, device, sensor, value) out of CSV and Parquet files whose columns nobody described.
+"""Extracts readings (time, device, sensor, value) from CSV and Parquet files whose columns nobody described.
 
-Columns are guessed by name first, by the kind of their first cells second; what is guessed can always be said
-instead. A file is read as a stream, once: it may be a pipe, and nothing but the first rows is held. Times without a
-zone are UTC. Knows nothing of Kafka.
+Columns are guessed by name first, by the kind of their first cells second; options override each guess. A file is read
+once, as a stream: it may be a pipe, and only the first rows are held in memory. Times without a zone are UTC. This
+module knows nothing of Kafka.
 """
 
 import io
@@ -35,7 +35,8 @@ _EMPTY: Final = (None, "")
 
 
 class Reading(NamedTuple):
-    """One value of one sensor. `time` in milliseconds since 1970, UTC; a value that no float has exactly is decimal."""
+    """One value of one sensor. `time`: milliseconds since 1970, UTC. A value that no float represents exactly is
+    decimal."""
 
     time: int
     device: str
@@ -45,7 +46,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the user said of the columns; None is for us to guess."""
+    """What the user said about the columns; None: guess."""
 
     time: str | None = None
     device: str | None = None
@@ -53,13 +54,13 @@ class Asked:
     values: Sequence[str] = ()
     time_format: str | None = None
     encoding: str | None = None
-    """Of CSV."""
+    """The encoding of a CSV file."""
     skip_bad: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which column means what. Without a device column the file's name is the device."""
+    """The meaning of columns. Without a device column the file's name is the device."""
 
     time: str
     device: str | None
@@ -70,9 +71,9 @@ class Columns:
 class ReadingsFile:
     """A file of readings, `-` for stdin. Iterating, once, gives its `Reading`s in the file's order.
 
-    `skipped` counts what was left out. `first_time` (ms) is known from the start. Cells without a value are skipped. A
-    row that cannot be read (its time, its width) raises BadReadings with its number, unless `skip_bad`. Parquet needs
-    pyarrow, which the storage node does not bring.
+    `skipped` counts the readings that were left out. `first_time` (ms) is known from the start. Cells without a value
+    are skipped. A row that cannot be read (its time, its width) raises BadReadings with its number, unless `skip_bad`.
+    Parquet needs pyarrow, which a storage node does not install.
     """
 
     def __init__(self, path: Path, asked: Asked) -> None:
@@ -80,9 +81,9 @@ class ReadingsFile:
         self.skipped = 0
         self._asked = asked
         self.name = "stdin" if path == STDIN else str(path)
-        """For messages."""
+        """The file's name in messages."""
         self.stem = "stdin" if path == STDIN else os.fsencode(path.stem).decode("utf-8", "backslashreplace")
-        """The device, where no column names one."""
+        """The device, if no column names one."""
         self.has_header = True
         rows = self._opened()
         sample = list(itertools.islice(rows, SAMPLE_ROWS))
@@ -124,7 +125,7 @@ class ReadingsFile:
             raise BadReadings(f"{self.name} names a column twice: {', '.join(names)}; rename one of them")
 
     def _first_time(self, sample: Sequence[dict[str, Any]]) -> int:
-        """The time of the first row that has one. Raises BadReadings when no row of the sample has."""
+        """The time of the first row that has one. Raises BadReadings if no row of the sample has."""
         failure: BadReadings | None = None
         for row in sample:
             try:
@@ -147,7 +148,7 @@ class ReadingsFile:
             yield from readings
 
     def _readings(self, row: dict[str, Any]) -> list[Reading]:
-        """A row's. Raises BadReadings."""
+        """The readings of a row. Raises BadReadings."""
         columns = self.columns
         time = parse_time(row[columns.time], self._asked.time_format)
         device = text_of(row[columns.device]) if columns.device and row[columns.device] not in _EMPTY else self.stem
@@ -169,10 +170,10 @@ class ReadingsFile:
 def guess_columns(
     sample: Sequence[dict[str, Any]], asked: Asked, *, file: str, vague: frozenset[str] = frozenset()
 ) -> Columns:
-    """Which column of the sample's rows means what. Raises BadReadings with the option that decides it.
+    """The meaning of the columns in the sample's rows. Raises BadReadings with the option that decides it.
 
-    A `vague` column, one without a name (the index of a data frame) or with the name of another, is taken by its name
-    or as the time, and else for nothing.
+    A `vague` column, one without a name (the index of a data frame) or with another column's name, is used only if an
+    option names it, or as the time.
     """
     names = list(sample[0])
     for said in (asked.time, asked.device, asked.sensor, *asked.values):
@@ -198,7 +199,7 @@ def guess_columns(
 
 
 def _by_name(names: Sequence[str], known: Sequence[str]) -> str | None:
-    """The column with the first known name; else one that ends with it (`sensor_time`)."""
+    """The column with the first known name; otherwise one that ends with such a name (`sensor_time`)."""
     lowered = {name.lower().strip().replace(" ", "_"): name for name in reversed(names)}
     for name in known:
         if name in lowered:
@@ -220,7 +221,7 @@ def _holds_times(sample: Sequence[dict[str, Any]], name: str, asked: Asked) -> b
 
 
 def _values(names: Sequence[str], sample: Sequence[dict[str, Any]], vague: frozenset[str]) -> tuple[str, ...]:
-    """The value column by name; else every column of numbers, each a sensor, but for what is named like a device."""
+    """The value column by name; otherwise every column of numbers, each a sensor, except those named like a device."""
     named = _by_name(names, VALUE_NAMES)
     if named is not None:
         return (named,)
@@ -235,7 +236,7 @@ def _holds_numbers(sample: Sequence[dict[str, Any]], name: str) -> bool:
 
 
 def _seekable(file: BinaryIO) -> BinaryIO:
-    """The file, or a copy of what comes out of a pipe: Parquet has what it is about at its end."""
+    """The file, or a copy of a pipe's contents: Parquet has its metadata at the end."""
     if file.seekable():
         return file
     copy = tempfile.TemporaryFile()  # noqa: SIM115

@@ -1,7 +1,7 @@
-"""A record's headers byte for byte, read a second time.
+"""Reads a record's headers a second time, byte for byte.
 
-A header's name may be any bytes. librdkafka's Python client (2.16.1) gives it as text: it ends at a zero byte, and one
-that is no UTF-8 cannot be had at all. So the batches of records with headers are fetched once more, by our own client.
+A header's name may be any bytes. librdkafka's Python client (2.16.1) returns it as text: the name ends at a zero byte,
+and one that is not UTF-8 cannot be read at all. So batches with such records are fetched again by our own client.
 """
 
 import time
@@ -15,7 +15,7 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_records
 
 FETCH_VERSION: Final = 4
-"""The oldest that every broker takes; a node answers it for old offsets too, wherever they lie."""
+"""The oldest version that every broker supports; a node answers it for old offsets too, wherever they lie."""
 FETCH_BYTES: Final = 1 << 20
 METADATA_TIMEOUT_S: Final = 10.0
 GIVEN_UP_S: Final = 10.0
@@ -29,7 +29,7 @@ class HeadersUnreadable(HeadraceError):
 
 
 class HeaderReader:
-    """Headers of records of one topic, for a consumer that gives its records in order."""
+    """Reads headers of one topic's records, for a consumer that receives its records in order."""
 
     def __init__(self, consumer: Any, topic: str, *, client_id: str, timeout_s: float, access: Access) -> None:
         self._consumer = consumer
@@ -39,10 +39,10 @@ class HeaderReader:
         self._access = access
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
         self._read: dict[int, dict[int, Headers]] = {}
-        """By partition: what the last fetch had, by offset."""
+        """The headers from the last fetch of each partition, by offset."""
 
     def headers(self, partition: int, offset: int) -> Headers:
-        """Of the record at the offset. Raises HeadersUnreadable: it has expired since, or nobody answers."""
+        """The headers of the record at the offset. Raises HeadersUnreadable if it has expired, or no node answers."""
         found = self._read.get(partition, {})
         if offset not in found:
             found = self._read[partition] = self._fetched(partition, offset)
@@ -79,7 +79,7 @@ class HeaderReader:
                     found[record.offset] = [
                         (name.encode("utf-8", "surrogateescape"), value) for name, value in record.headers
                     ]
-        except CorruptBatch as error:  # perhaps one behind what is asked for
+        except CorruptBatch as error:  # perhaps in a batch after the requested record
             if offset not in found:
                 raise HeadersUnreadable(f"{self._topic}/{partition}, offset {offset}: {error}") from error
         return found
@@ -93,7 +93,7 @@ class HeaderReader:
         return fetch.decode_response(answer, 0, FETCH_VERSION).topics[0].partitions[0]
 
     def _connection(self, partition: int) -> BrokerConnection:
-        """To the partition's leader. Raises OSError."""
+        """A connection to the partition's leader. Raises OSError."""
         metadata = self._consumer.list_topics(self._topic, timeout=METADATA_TIMEOUT_S)
         known = metadata.topics[self._topic].partitions.get(partition)
         leader = metadata.brokers.get(known.leader) if known is not None else None

@@ -1,8 +1,8 @@
-"""`headrace replay`: a file of readings, sent as if its devices were alive.
+"""`headrace replay`: sends a file of readings as if its devices were live.
 
-Each reading becomes one record of its device's topic: key the sensor, value the JSON object {"time", "sensor",
-"value"}, timestamp the reading's time (or, with `--timestamps now`, the moment of sending, in both places). Topics
-are made as devices appear, a block of readings at a time.
+Each reading becomes one record of its device's topic: the key is the sensor, the value the JSON object {"time",
+"sensor", "value"}, the timestamp the reading's time (or, with `--timestamps now`, the moment of sending, in both
+places). Topics are created as devices appear, for a block of readings at a time.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from headrace.cli.topic_names import in_stream
 from headrace.cli.units import parse_speed, show_duration
 
 BLOCK = 2_000
-"""Readings that are read ahead, so that new topics are made together."""
+"""Number of readings that are read ahead, so that new topics are created together."""
 INTERRUPTED_FLUSH_S = 10.0
 LONGEST_WAIT_S = 0.1
 REPORT_EVERY_S = 0.5
@@ -63,7 +63,7 @@ def replay(
     device_column: Column = None,
     sensor_column: Column = None,
     value_column: Annotated[
-        list[str] | None, typer.Option(show_default=False, metavar="NAME", help="Repeat it for a wide file")
+        list[str] | None, typer.Option(show_default=False, metavar="NAME", help="May repeat, for a wide file")
     ] = None,
     time_format: Annotated[
         str | None, typer.Option(show_default=False, metavar="FORMAT", help="As strptime takes it: %d/%m/%Y %H:%M")
@@ -77,7 +77,7 @@ def replay(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read")] = False,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", min=1, max=sys.maxsize, help="Stop after so many readings", show_default=False),
+        typer.Option("--limit", "-n", min=1, max=sys.maxsize, help="Stop after this many readings", show_default=False),
     ] = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
@@ -144,7 +144,7 @@ def replay(
 
 @dataclass(slots=True, kw_only=True)
 class Replaying:
-    """One replay under way. `sender` and `create` are its only ways out."""
+    """One replay. It acts on the cluster only through `sender` and `create`."""
 
     sender: Any
     pace: Pace
@@ -157,9 +157,9 @@ class Replaying:
     began: float = field(default_factory=time.monotonic)
 
     def run(self, readings: Iterator[Reading], report: Callable[["Replaying"], None]) -> None:
-        """Sends all readings, each when it is due; `report` is called now and then.
+        """Send all readings, each when it is due; `report` is called from time to time.
 
-        Raises BadReadings for one that cannot be read, once all before it were sent.
+        Raises BadReadings for one that cannot be read, after all before it were sent.
         """
         self.began = time.monotonic()
         report_at = self.began
@@ -185,7 +185,7 @@ class Replaying:
 
     @property
     def rate(self) -> float:
-        """Readings a second since the start."""
+        """Readings per second since the start."""
         return float(self.sender.sent) / max(time.monotonic() - self.began, 1e-3)
 
     def _wait(self, due: float) -> None:
@@ -201,11 +201,11 @@ class Replaying:
 
 
 _values: Final = msgspec.json.Encoder(decimal_format="number")
-"""A decimal number stands there with all of its digits."""
+"""Encodes values. Decimal numbers keep all of their digits."""
 
 
 def _next_block(readings: Iterator[Reading]) -> tuple[list[Reading], BadReadings | None]:
-    """The next readings, and what ended them early."""
+    """The next block of readings, and the error that ended it early, if any."""
     block: list[Reading] = []
     try:
         block.extend(itertools.islice(readings, BLOCK))
@@ -215,12 +215,12 @@ def _next_block(readings: Iterator[Reading]) -> tuple[list[Reading], BadReadings
 
 
 def iso_time(millis: int) -> str:
-    """`2014-02-05T08:30:00.000Z`."""
+    """The time as `2014-02-05T08:30:00.000Z`."""
     return moment_of(millis).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def _topic_namer(stream: str, by: TopicBy, stem: str) -> Callable[[Reading], str]:
-    """Gives a reading's topic; raises HeadraceError where two names would share one."""
+    """A function that returns a reading's topic, and raises HeadraceError if two names would share one."""
     names: dict[str, str] = {}
     owners: dict[str, str] = {}
 
@@ -250,7 +250,7 @@ def _describe(readings: ReadingsFile) -> str:
 
 
 def _warn_of_expiry(stream: dict[str, Any], readings: ReadingsFile, timestamps: Timestamps) -> None:
-    """Old readings in a stream with a time to live are gone within the minute; that is worth a word before."""
+    """Warn if readings are so old that the stream's time to live would delete them within a minute."""
     ttl = stream.get("ttl_ms") or 0
     age = time.time() * 1000 - readings.first_time
     if timestamps is Timestamps.ORIGINAL and 0 < ttl < age:
@@ -262,7 +262,7 @@ def _warn_of_expiry(stream: dict[str, Any], readings: ReadingsFile, timestamps: 
 
 
 class _progress:
-    """Shows a replay's progress on stderr: a live line on a terminal, else nothing until the summary."""
+    """Shows a replay's progress on stderr: a live line on a terminal, otherwise nothing until the summary."""
 
     def __enter__(self) -> Callable[[Replaying], None]:
         from rich.console import Console

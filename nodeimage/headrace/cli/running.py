@@ -1,8 +1,8 @@
-"""How a program of commands runs and ends: every error becomes one line.
+"""How a command-line program runs and ends: every error becomes one line.
 
-Exit codes: 0 done; 1 failed, also, and silently, when whoever read our output has gone; 2 wrong usage; 130 interrupted
-before all was done. Whatever bytes and numbers arguments are, and whichever of stdin, stdout and stderr is closed, full
-or a pipe that nobody reads: a command does its work, or ends with one line that says why it does not.
+Exit codes: 0 done; 1 failed, also, and silently, when the reader of the output has gone; 2 wrong usage; 130 interrupted
+before all was done. Whatever the bytes and numbers of its arguments, and even if stdin, stdout or stderr is closed,
+full or a pipe that nobody reads, a command either does its work or ends with one line that says why not.
 `HEADRACE_DEBUG=1` shows the traceback behind an error.
 """
 
@@ -17,11 +17,11 @@ from headrace.cli.arguments import in_utf8_mode
 from headrace.cli.output import ReaderGone, flush, let_go, note, own_standard_streams
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-"""click's UsageError, from whichever click this typer brings."""
+"""click's UsageError, from the click that this typer uses."""
 
 
 def run_app(app: typer.Typer, *, name: str) -> None:
-    """A console script. Never shows a traceback unless HEADRACE_DEBUG is set. Does not return."""
+    """Run a console script. Never shows a traceback unless HEADRACE_DEBUG is set. Does not return."""
     in_utf8_mode()
     own_standard_streams()
     code = exit_code_of(app, sys.argv[1:], name=name)
@@ -30,13 +30,13 @@ def run_app(app: typer.Typer, *, name: str) -> None:
 
 
 def exit_code_of(app: typer.Typer, arguments: Sequence[str], *, name: str) -> int:
-    """Runs one command. An error becomes one line on stderr, which begins with `name`, and a code."""
+    """Run one command. An error becomes one line on stderr, which begins with `name`, and an exit code."""
     try:
         code = int(app(list(arguments), prog_name=name, standalone_mode=False) or 0)
         flush()
         return code
     except USAGE_ERROR as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text
             for line in _message(error).splitlines():
                 note(line)
             return 2
@@ -53,7 +53,7 @@ def exit_code_of(app: typer.Typer, arguments: Sequence[str], *, name: str) -> in
         return _fail(name, ": ".join(str(each) for each in (error.filename, error.strerror or error) if each), code=1)
     except Exception as error:
         _debug()
-        if isinstance(error, RuntimeError) and "home directory" in str(error):  # as pathlib says it
+        if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's wording
             return _fail(name, "there is no home directory: set HOME", code=1)
         return _fail(name, f"unexpected {type(error).__name__}: {error} (HEADRACE_DEBUG=1 shows where)", code=1)
 

@@ -1,4 +1,4 @@
-"""`headrace rotate-secret`: the secret by which the nodes of this machine's cluster know each other."""
+"""`headrace rotate-secret`: changes the secret by which the nodes of this machine's cluster authenticate each other."""
 
 import time
 from typing import Annotated
@@ -12,7 +12,7 @@ from headrace.local.hints import data_option
 
 def rotate_secret(
     data: DataFolder = None,
-    finish: Annotated[bool, typer.Option("--finish", help="Take the former one no longer")] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Stop accepting the former secret")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Change the secret by which nodes know each other.

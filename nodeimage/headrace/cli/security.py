@@ -1,4 +1,4 @@
-"""`headrace security`: whether the cluster asks who somebody is before it lets him do anything."""
+"""`headrace security`: whether the cluster enforces access expressions."""
 
 from typing import Annotated, Any
 
@@ -30,7 +30,7 @@ def show(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = 
 @app.command()
 def on(
     force: Annotated[
-        bool, typer.Option("--force", help="Administrators prove who they are by certificates or tokens alone")
+        bool, typer.Option("--force", help="Also if administrators only have certificates or tokens")
     ] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
@@ -51,7 +51,7 @@ def on(
 @app.command()
 def off(
     open_everything: Annotated[
-        bool, typer.Option("--open-everything", help="Everybody may do everything then: say that this is wanted")
+        bool, typer.Option("--open-everything", help="Confirm that everybody may then do everything")
     ] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,

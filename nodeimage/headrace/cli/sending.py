@@ -1,4 +1,4 @@
-"""Sends records through a stock producer, counts acknowledgements, and stops at the first that fails."""
+"""Sends records through a stock producer, counts acknowledgements, and stops at the first failure."""
 
 import time
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ POLL_EVERY: Final = 256
 FULL_WAIT_S: Final = 0.1
 FLUSH_STEP_S: Final = 0.2
 CLOSING_S: Final = 300.0
-"""As long as librdkafka itself tries to deliver (message.timeout.ms)."""
+"""Seconds to wait for the last acknowledgements: as long as librdkafka itself retries (message.timeout.ms)."""
 LAST_FLUSH_S: Final = 10.0
-"""For what is under way when something has failed."""
+"""Seconds to wait, after a failure, for records that are under way."""
 
 
 class Sender:
     """Wraps a confluent_kafka Producer.
 
-    The producer's queue is bounded; when it is full, `send` waits. After a record that could not be delivered, the
-    next `send` or `finish` raises its error.
+    The producer's queue is bounded; when it is full, `send` waits. After a record could not be delivered, the next
+    `send` or `finish` raises its error.
     """
 
     def __init__(self, producer: Any, target: Target) -> None:
@@ -34,7 +34,7 @@ class Sender:
         self._zero_timestamp: ZeroTimestampProducer | None = None
         self.sent = 0
         self.failed: int | None = None
-        """Which record could not be sent or delivered, the first of them; counted from 1."""
+        """Number of the first record that could not be sent or delivered, counted from 1."""
         self._producer = producer
         self._target = target
         self._failure: HeadraceError | None = None
@@ -49,8 +49,8 @@ class Sender:
         partition: int = -1,
         timestamp: int | None = None,
     ) -> None:
-        """Queues a record; `timestamp` in ms, None = now. Raises the first failure of any record so far."""
-        if timestamp == 0:  # which librdkafka takes for now
+        """Queue a record; `timestamp` in ms, None: now. Raises the first failure of any record so far."""
+        if timestamp == 0:  # librdkafka would replace it by the present time
             self._hold(Record(topic, partition, key, value, headers))
             return
         self._store_held()
@@ -86,7 +86,7 @@ class Sender:
             self._store_held()
 
     def _store_held(self) -> None:
-        """Stores the records of the time 0, behind all that were sent before. Raises the first failure."""
+        """Store the records with timestamp 0, after all that were sent before. Raises the first failure."""
         if self._zero_timestamp is None or self._zero_timestamp.is_idle:
             return
         while self._producer.flush(FLUSH_STEP_S):
@@ -101,13 +101,14 @@ class Sender:
             self._zero_timestamp.close()
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Takes acknowledgements in. Raises the first failure of any record so far."""
+        """Process acknowledgements. Raises the first failure of any record so far."""
         self._store_held()
         self._producer.poll(timeout_s)
         self._raise_failure()
 
     def finish(self, *, timeout_s: float = CLOSING_S) -> None:
-        """Waits until every record is acknowledged. Raises the first failure, or HeadraceError for what is left."""
+        """Wait until every record is acknowledged. Raises the first failure, or HeadraceError for unacknowledged
+        records."""
         deadline = time.monotonic() + timeout_s
         if self._failure is None:
             self._store_held()
@@ -118,9 +119,10 @@ class Sender:
         self._raise_failure()
 
     def final_error(self, error: HeadraceError, *, told: HeadraceError | None = None) -> HeadraceError:
-        """What ended the sending, with how many records are stored: waits until that is known of those under way.
+        """The error that ended the sending, with the number of stored records; waits until that is known for those
+        under way.
 
-        `told` says better what `error` is.
+        `told`: a clearer error in place of `error`.
         """
         try:
             self.finish()

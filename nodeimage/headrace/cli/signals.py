@@ -1,4 +1,4 @@
-"""Signals, handled in another way for a while."""
+"""Handles signals differently for a while."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -9,9 +9,9 @@ from typing import Any
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers, *numbers: int) -> Iterator[None]:
-    """Within, `handler` gets these signals; then those who had them before. On the main thread only.
+    """Within the context `handler` receives these signals; afterwards the former handlers do. Main thread only.
 
-    A SIGHUP that is ignored stays so: `nohup` is there for it.
+    A SIGHUP that is ignored stays ignored, as `nohup` intends.
     """
     left = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     before = {number: signal.signal(number, handler) for number in numbers if number not in left}
@@ -23,10 +23,10 @@ def handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 class Interrupts:
-    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that a command ends what it is at.
+    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that a command can end its work properly.
 
-    Within `with interrupts:` the first one waits until that is done. The next does not: what is done may wait for a
-    reader of a pipe, or for a cluster that does not answer.
+    Within `with interrupts:` the first signal waits until the block is done. The second does not, since the block may
+    be waiting for a pipe's reader, or for a cluster that does not answer.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Interrupts:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """While this lasts."""
+        """Handle the signals within the context."""
         with handled(self._come, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             yield
 
@@ -57,9 +57,9 @@ class Interrupts:
 
 
 class Uninterrupted:
-    """A client of confluent-kafka, whose calls end before an interrupt is raised.
+    """A confluent-kafka client whose calls end before an interrupt is raised.
 
-    Its extension module (2.16.1) loses an exception that a signal raises within a call, or makes a SystemError of it.
+    The extension module (2.16.1) loses an exception that a signal raises during a call, or turns it into a SystemError.
     """
 
     def __init__(self, client: Any, interrupts: Interrupts) -> None:
@@ -73,5 +73,5 @@ class Uninterrupted:
             with interrupts:
                 return method(*given, **named)
 
-        setattr(self, name, call)  # found at once the next time
+        setattr(self, name, call)  # cached for the next call
         return call

@@ -1,4 +1,4 @@
-"""`headrace chain` and `scrub`: where a topic's records lie, and whether they can still be read."""
+"""`headrace chain` and `scrub`: where a topic's records are stored, and whether they can still be read."""
 
 import time
 from collections.abc import Mapping
@@ -76,7 +76,7 @@ def scrub(
 
 
 def merged(states: Mapping[int, Any]) -> dict[str, Any]:
-    """How the scrubs of several nodes stand, as one; a node that does not answer (None) is an error. Pure."""
+    """The states of several nodes' scrubs, combined; a node that does not answer (None) is an error. Pure."""
     told = {node: state for node, state in states.items() if state is not None}
     errors = [f"node {node} does not answer" for node in states if node not in told]
     for node, state in told.items():

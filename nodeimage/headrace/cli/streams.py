@@ -69,7 +69,7 @@ def create(
     """
     policy = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
     params: dict[str, Any] = {"path": path, "policy": policy}
-    if access := expressions(produce, consume, topic, copy, admin):  # older nodes do not know the parameter
+    if access := expressions(produce, consume, topic, copy, admin):  # older nodes lack the parameter
         params["access"] = access
     _show(told_apart(call(bootstrap, data, "stream.create", params)), output)
     note(f"made {path}; try `headrace produce {quoted(f'{path}:my-topic')}`")
@@ -149,7 +149,7 @@ def alter(
     access = expressions(produce, consume, topic, copy, admin)
     if not changes and not access:
         raise typer.BadParameter("say what to change, for example --ttl 7d")
-    if access:  # first, as it may be refused for what it says
+    if access:  # first, since an invalid expression is refused
         tell(call(bootstrap, data, "access.set", {"items": items(path, access)}))
     _show(call(bootstrap, data, "stream.alter", {"path": path, "changes": changes}), output)
 
@@ -187,7 +187,7 @@ def _policy(
     volume: str | None,
     description: str | None,
 ) -> dict[str, Any]:
-    """The fields that were said, in the catalog's words and units."""
+    """The policy's fields that were given, in the catalog's words and units."""
     said = {
         "ttl_ms": None if ttl is None else parse_duration(ttl),
         "retention_bytes": None if retention_bytes is None else parse_size(retention_bytes),

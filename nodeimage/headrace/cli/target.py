@@ -1,13 +1,14 @@
-"""Which cluster a command talks to, and who it is there: from the command line, the environment, contexts and folders.
+"""Which cluster a command talks to, and as whom: from the command line, the environment, contexts and folders.
 
-Of each setting the first that is said counts:
+For each setting, the first of these sources that has it counts:
 
 1. options of the command line: --bootstrap or --data, --config or --context, --user, --password-file, --tls-ca;
 2. the environment: HEADRACE_CONFIG, HEADRACE_CONTEXT, HEADRACE_BOOTSTRAP, HEADRACE_DATA;
 3. the context in use (`headrace context use`);
 4. the embedded cluster that runs in the data folder, with the `client.properties` that `headrace up --secure` made.
 
-What was not asked for by name, in 3 and 4, is for its own cluster alone: its password goes to no other address.
+Settings from 3 and 4, which the user did not name, apply only to their own cluster: a password from there goes to no
+other address.
 """
 
 import functools
@@ -48,38 +49,38 @@ _LOGIN: Final = ("sasl.username", "sasl.password", "sasl.jaas.config")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster, and who is to be known there."""
+    """A cluster, and the identity to use there."""
 
     addresses: str
     """`host:port,host:port`"""
     access: Access
 
     def at(self, addresses: str) -> "Target":
-        """Other addresses of the same cluster."""
+        """A target with other addresses of the same cluster."""
         return replace(self, addresses=addresses)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a file of properties, or a context, says."""
+    """The settings in a properties file, or in a context."""
 
     source: str
-    """For messages."""
+    """Where the settings come from, for messages."""
     addresses: str = ""
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Those of security."""
+    """The security properties."""
 
 
 NOTHING: Final = Settings("the command line")
 
 
 def plain(addresses: str) -> Target:
-    """In clear, and without a name."""
+    """A target without TLS and without a login."""
     return Target(addresses, Access(Security()))
 
 
 def find_target(bootstrap: str | None, folder: Path | None) -> Target:
-    """What the command is to talk to. Raises HeadraceError, in one line that says what to do."""
+    """The target of the command. Raises HeadraceError, whose one line gives advice."""
     options = client_options()
     asked = _asked_for(options)
     in_use = None if asked is not None else _in_use()
@@ -99,7 +100,7 @@ def find_target(bootstrap: str | None, folder: Path | None) -> Target:
 
 
 def access_of(settings: Settings, options: ClientOptions) -> Access:
-    """Of the settings, with what the command line says instead. Raises HeadraceError."""
+    """The access that the settings describe, overridden by the command line. Raises HeadraceError."""
     properties = _with_options(settings.properties, options)
     try:
         return Access(security_of(properties))
@@ -108,7 +109,7 @@ def access_of(settings: Settings, options: ClientOptions) -> Access:
 
 
 def of_file(path: Path) -> Settings:
-    """What a file of client properties says. Raises HeadraceError."""
+    """The settings in a file of client properties. Raises HeadraceError."""
     path = expanded(path)
     text = secret_files.read_text(path)
     try:
@@ -125,17 +126,17 @@ def of_file(path: Path) -> Settings:
 
 
 def of_context(name: str, context: Context) -> Settings:
-    """What a context says. Raises HeadraceError."""
+    """The settings of a context. Raises HeadraceError."""
     found = of_file(Path(context.config)) if context.config else NOTHING
     return Settings(f"context {name}", context.bootstrap or found.addresses, found.properties)
 
 
 def of_folder(folder: Path) -> Settings:
-    """What an embedded cluster's folder says; nothing where it is not secure. Raises HeadraceError."""
+    """The settings in an embedded cluster's folder; empty if it is not secure. Raises HeadraceError."""
     path = client_properties_path(folder)
     if not path.exists():
         return NOTHING
-    with suppress(HeadraceError):  # a node's certificate that has ended tells of it
+    with suppress(HeadraceError):  # a failed renewal shows when a certificate expires
         secure_folder.renew(folder, now=time.time())
     return of_file(path)
 
@@ -153,7 +154,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _asked_for(options: ClientOptions) -> Settings | None:
-    """By name: of the command line, else of the environment."""
+    """The settings that the user named: on the command line, otherwise in the environment; None: none."""
     if options.config is not None and options.context_name is not None:
         raise HeadraceError("--config and --context exclude each other")
     if options.config is not None:
@@ -175,14 +176,14 @@ def _in_use() -> Settings | None:
 
 
 def _own_settings(bootstrap: str, in_use: Settings | None, folder: Path | None) -> Settings:
-    """Of the context in use or the data folder, where the addresses are its own."""
+    """The settings of the context in use or the data folder, if the addresses are its own."""
     wanted = set(map(_known_address, bootstrap.split(",")))
     if in_use is not None and wanted & set(map(_known_address, in_use.addresses.split(","))):
         return in_use
     try:
         found = of_folder(expanded(folder or default_folder()))
     except HeadraceError:
-        return NOTHING  # perhaps another user's
+        return NOTHING  # the folder may belong to another user
     return found if wanted & set(map(_known_address, found.addresses.split(","))) else NOTHING
 
 
@@ -217,7 +218,7 @@ def _with_options(properties: Mapping[str, str], options: ClientOptions) -> dict
         found["sasl.password"] = _password(options)
         if "sasl.mechanisms" not in found:
             found.setdefault("sasl.mechanism", DEFAULT_MECHANISM)
-        # Nobody's password goes in clear unless a file says so in so many words.
+        # A password is sent in clear only if a file explicitly says so.
         protocol = "SASL_PLAINTEXT" if protocol in ("PLAINTEXT", "SASL_PLAINTEXT") else "SASL_SSL"
     elif options.password_file is not None:
         raise HeadraceError("--password-file is for --user NAME: say whose password it is")
@@ -239,7 +240,7 @@ def _password(options: ClientOptions) -> str:
 
 @functools.cache
 def _asked_password(user: str) -> str:
-    """Asked once, by a command that connects twice too."""
+    """Ask for a password; only once, even for a command that connects twice."""
     from getpass import getpass
 
     return getpass(f"password of {user}: ")
@@ -252,7 +253,7 @@ def _warn_of_readers(path: Path) -> None:
 
 
 def _is_host(host: str) -> bool:
-    """Whether the resolver takes the name."""
+    """Whether the resolver accepts the name."""
     try:
         host.encode("idna")
     except UnicodeError:

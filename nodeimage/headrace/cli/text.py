@@ -1,7 +1,8 @@
-"""Text of any bytes: what a user gives, and what a cluster holds, may be no UTF-8, or hold what steers a terminal.
+"""Handles text of arbitrary bytes: a user's input, and a cluster's data, may be invalid UTF-8, or contain control
+characters.
 
-Arguments come as Python decodes them in UTF-8 mode: a byte that is no UTF-8 is a lone surrogate (`surrogateescape`),
-and gives that very byte back. Pure functions.
+Arguments are decoded as in Python's UTF-8 mode: a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`),
+and is encoded to that very byte again. Pure functions.
 """
 
 import base64
@@ -13,7 +14,7 @@ _SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _ESCAPED_BYTES: Final = range(0xDC80, 0xDD00)
 _LONE = re.compile("[\ud800-\udfff]")
 _IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-"""What JSON leaves as it is, and a terminal does not."""
+"""Characters that JSON leaves unescaped but that affect a terminal."""
 
 
 def is_utf8(text: str) -> bool:
@@ -22,17 +23,17 @@ def is_utf8(text: str) -> bool:
 
 
 def to_bytes(text: str) -> bytes:
-    """The bytes that an argument was given as."""
+    """The bytes of an argument as they were given."""
     try:
         return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half a pair of UTF-16: no argument, and nothing that has other bytes
+    except UnicodeEncodeError:  # half of a UTF-16 pair, which is not from an argument
         return text.encode("utf-8", "surrogatepass")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""The text with all that does not show in its place escaped as Python does: `\x1b`, `\n`, `\u202e`.
+    r"""The text with all invisible characters escaped as in Python: `\x1b`, `\n`, `\u202e`.
 
-    A byte that is no UTF-8 is shown as `\xff`. Characters of `keep` stay as they are.
+    A byte that is not UTF-8 is shown as `\xff`. Characters in `keep` stay as they are.
     """
     if text.isprintable():
         return text
@@ -40,17 +41,18 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def printable_bytes(content: bytes, *, keep: str = "") -> str:
-    """The same of bytes."""
+    """The bytes as text, escaped as `printable` does."""
     return printable(content.decode("utf-8", "surrogateescape"), keep=keep)
 
 
 def for_json(text: str) -> str:
-    """JSON that means the same, without what steers a terminal."""
+    """Equivalent JSON without characters that affect a terminal."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def exact(result: Any) -> Any:
-    """`result` as JSON can hold it: text that is no UTF-8 is escaped, with its bytes beside it as `<name>_base64`."""
+    """`result` in a form that JSON supports: text that is not UTF-8 is escaped, with its bytes beside it as
+    `<name>_base64`."""
     match result:
         case str():
             return result if is_utf8(result) else printable(result)

@@ -1,4 +1,4 @@
-"""`headrace top`: nodes, containers, streams, groups and events of a cluster, live, as htop has processes."""
+"""`headrace top`: nodes, containers, streams, groups and events of a cluster, live, as htop shows processes."""
 
 from typing import Annotated
 
@@ -9,8 +9,8 @@ from headrace.cli.output import OutputFormat
 
 
 def top(
-    interval: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between two looks")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, show it once, and end")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between updates")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Take two samples, show them once, and end")] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,

@@ -1,7 +1,7 @@
-"""What `headrace top` does: asks a cluster again and again, draws what it told, and hears keys.
+"""Runs `headrace top`: polls a cluster, draws the answers, and reads keys.
 
-A thread asks the cluster, so that keys are heard while it is slow. Without a terminal, and with `--output json`, what
-there is comes again and again, or once.
+A thread polls the cluster, so that keys work while it is slow. Without a terminal, and with `--output json`, the state
+is printed repeatedly, or once.
 """
 
 import contextlib
@@ -32,15 +32,15 @@ from headrace.kafka_client.errors import SourceRefuses
 OTHER_SCREEN: Final = "\x1b[?1049h"
 FORMER_SCREEN: Final = "\x1b[?1049l"
 REDRAW_S: Final = 0.5
-"""A terminal that was made larger is drawn on after so long."""
+"""Seconds after which the screen is redrawn, in case the terminal's size has changed."""
 STREAMS: Final = 100
-"""Streams whose content is asked for: the first ones by path."""
+"""Most streams whose content is requested: the first ones by path."""
 STREAMS_S: Final = 1.0
-"""So long a sample may take over them; the others come with the next one."""
+"""Seconds that a sample may spend on streams; the remaining ones follow with the next sample."""
 CONTENT_S: Final = 10.0
-"""The content of a stream is asked for again after so long; nodes count it every 20 s."""
+"""Seconds after which a stream's content is requested again; nodes count it every 20 s."""
 _SEQUENCES: Final = re.compile(r"\x1b(?:\[[0-9;]*.|O.)")
-"""What keys without a letter of their own send."""
+"""Matches escape sequences of special keys."""
 
 
 def show(target: Target, *, interval_s: float, once: bool, is_json: bool) -> None:
@@ -64,22 +64,22 @@ def show(target: Target, *, interval_s: float, once: bool, is_json: bool) -> Non
 
 
 class Sampler:
-    """Asks a cluster for all that is shown."""
+    """Requests all shown data from a cluster."""
 
     def __init__(self, cluster: Polled) -> None:
         self._cluster = cluster
         self._streams: dict[str, StreamContent] = {}
         self._due_at: dict[str, float] = {}
-        """When each stream is to be asked for again, in the order in which they were asked for."""
+        """When each stream's content is due again, in the order of the last requests."""
 
     def sample(self) -> Sample:
-        """What the cluster tells now. Raises HeadraceError."""
+        """A sample of the cluster's present state. Raises HeadraceError."""
         status = self._cluster.admin("cluster.status")
         up = {node["node"]: node["address"] for node in status["nodes"] if node["state"] in UP}
         nodes = dict(zip(up, self._cluster.each(list(up.values()), "status"), strict=True))
         events = self._cluster.each(list(up.values()), "cluster.events", {"events": EVENTS})
         groups = self._cluster.groups()
-        self._look_at_streams()
+        self._update_streams()
         return Sample(
             at_s=time.monotonic(),
             cluster=status,
@@ -89,8 +89,8 @@ class Sampler:
             events=[each for each in events if each is not None],
         )
 
-    def _look_at_streams(self) -> None:
-        """As many as there is time for, those first that were not asked for the longest."""
+    def _update_streams(self) -> None:
+        """Update as many streams as there is time for, longest not requested first."""
         paths = [each["path"] for each in self._cluster.admin("stream.list", {"limit": STREAMS})]
         self._streams = {path: each for path, each in self._streams.items() if path in paths}
         self._due_at = {path: at for path, at in self._due_at.items() if path in paths}
@@ -98,7 +98,7 @@ class Sampler:
         new = [path for path in paths if path not in self._due_at]
         for path in [*new, *(path for path, at in self._due_at.items() if at <= begun)]:
             told = {}
-            with contextlib.suppress(HeadraceError):  # deleted since
+            with contextlib.suppress(HeadraceError):  # the stream may be deleted by now
                 told = self._cluster.admin("stream.show", {"path": path, "figures": True})
             now = time.monotonic()
             self._due_at.pop(path, None)
@@ -111,7 +111,7 @@ class Sampler:
 
 
 class Live:
-    """The cluster on a terminal, until q."""
+    """Shows the cluster on a terminal, until q."""
 
     def __init__(self, sampler: Sampler, rates: Rates, first: Shown, *, interval_s: float) -> None:
         self._sampler = sampler
@@ -126,7 +126,7 @@ class Live:
         self._news, self._tell = os.pipe()
 
     def run(self) -> None:
-        """Returns when q was pressed. Raises what the cluster refuses, and KeyboardInterrupt."""
+        """Return when q was pressed. Raises the cluster's refusal, and KeyboardInterrupt."""
         asking = threading.Thread(target=self._ask, name="top", daemon=True)
         begin, end = OTHER_SCREEN + CLEAR + HIDE_CURSOR, SHOW_CURSOR + FORMER_SCREEN
         try:
@@ -147,7 +147,7 @@ class Live:
         put(screen(shown, self._looks, width=size.columns, height=size.lines, note=note))
 
     def _hear(self, keyboard: int | None) -> None:
-        """Wait for a key, for news, or until it is time to look at the terminal's size."""
+        """Wait for a key, for a new sample, or until the terminal's size has to be checked."""
         heard = [self._news] if keyboard is None else [self._news, keyboard]
         ready, _, _ = select.select(heard, [], [], REDRAW_S)
         if self._news in ready:
@@ -160,7 +160,7 @@ class Live:
                 self._looks.press(key)
 
     def _ask(self) -> None:
-        """In a thread: ask the cluster until the end."""
+        """Poll the cluster until the end; runs in a thread."""
         while not self._ended.wait(self._interval_s):
             try:
                 shown = self._rates.take(self._sampler.sample())
@@ -180,7 +180,7 @@ class Live:
 
 @contextlib.contextmanager
 def key_by_key() -> Iterator[int | None]:
-    """The keyboard's descriptor, with keys that come as they are pressed and are not shown; None: there is none."""
+    """The keyboard's descriptor, in a mode where keys arrive at once and are not echoed; None: there is no keyboard."""
     if not is_terminal(sys.stdin):
         yield None
         return
@@ -204,12 +204,12 @@ def _print(shown: Shown, *, is_json: bool) -> None:
 
 
 def _print_panel(panel: str, rows: list[dict[str, Any]]) -> None:
-    columns = [each for each in PANELS[panel] if any(_says(row, each) for row in rows)]
+    columns = [each for each in PANELS[panel] if any(_has_value(row, each) for row in rows)]
     if columns:
         labels, cells, numbers = rows_of(rows, columns)
         print_line()
         print_table(labels, cells, title=panel, right=numbers)
 
 
-def _says(row: Mapping[str, Any], column: str) -> bool:
+def _has_value(row: Mapping[str, Any], column: str) -> bool:
     return row.get(column) not in (None, "")

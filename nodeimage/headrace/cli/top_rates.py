@@ -1,7 +1,7 @@
-"""What `headrace top` shows, of what a cluster told at two or more times: rates are differences of counters. Pure.
+"""Derives what `headrace top` shows from two or more samples of a cluster: rates are differences of counters. Pure.
 
-A node counts since its start, by its own clock; one that was started again since has no rates for once. What a cluster
-does not tell (a node that is silent, an older version) is None. Names end in their unit.
+A node counts from its start, by its own clock; a node that was restarted has no rates for one sample. Data that a
+cluster does not provide (a node is silent, or an older version) is None. Names end in their unit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ COUNTED: Final = {
     "in_per_second_bytes": ("clients", "in_since_start_bytes"),
     "out_per_second_bytes": ("clients", "out_since_start_bytes"),
 }
-"""Rates of a node, by the counter in its status."""
+"""Rates of a node, and the paths of their counters in its status."""
 SUMMED: Final = (*COUNTED, "connections", "resident_bytes")
 FLOWS: Final = {
     "in_per_second_bytes": "in_since_start_bytes",
@@ -23,13 +23,13 @@ FLOWS: Final = {
     "in_per_second_records": "in_since_start_records",
     "out_per_second_records": "out_since_start_records",
 }
-"""Rates of a stream, by the counter in the status of each node."""
+"""Rates of a stream, and their counters in each node's status."""
 EVENTS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class StreamContent:
-    """How much is in a stream."""
+    """The number of records and bytes in a stream."""
 
     records: int
     bytes: int
@@ -37,25 +37,25 @@ class StreamContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What a cluster told at one time."""
+    """The state of a cluster at one time."""
 
     at_s: float
-    """By a monotonic clock."""
+    """Seconds of a monotonic clock."""
     cluster: Mapping[str, Any]
-    """`cluster.status`."""
+    """The answer of `cluster.status`."""
     nodes: Mapping[int, Mapping[str, Any]]
-    """`status` of each node that answers."""
+    """The answer of `status`, of each node that answers."""
     groups: Sequence[Mapping[str, Any]] | None
-    """`groups.list`; None: nobody coordinates them at present."""
+    """The answer of `groups.list`; None: no node coordinates groups at present."""
     streams: Mapping[str, StreamContent]
-    """Those whose content is known, by path."""
+    """Streams whose content is known, by path."""
     events: Iterable[Sequence[dict[str, Any]]]
-    """`cluster.events` of each node that answers."""
+    """The answers of `cluster.events`, of each node that answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What is shown, by panel. Rows are by column."""
+    """The data to show, by panel. Rows are mappings by column."""
 
     cluster: str
     controller: str
@@ -68,7 +68,7 @@ class Shown:
     events: list[dict[str, Any]]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, by name."""
+        """All panels as a JSON object."""
         return asdict(self)
 
 
@@ -79,7 +79,7 @@ class Rates:
         self._last: Sample | None = None
 
     def take(self, sample: Sample) -> Shown:
-        """What is shown from now on."""
+        """The data to show for a new sample."""
         nodes = [self._node(each, sample) for each in sample.cluster["nodes"]]
         shown = Shown(
             cluster=str(sample.cluster["cluster"]),
@@ -106,7 +106,7 @@ class Rates:
             "node": number,
             "state": node["state"],
             "roles": ", ".join(node["roles"]),
-            "cpu_percent": None if cpu is None else round(cpu / 10, 1),  # ms a second
+            "cpu_percent": None if cpu is None else round(cpu / 10, 1),  # in ms per second
             "resident_bytes": (told.get("memory") or {}).get("resident_bytes"),
             **{name: _whole(rate(before, now, path)) for name, path in COUNTED.items()},
             "connections": (told.get("clients") or {}).get("connected"),
@@ -137,7 +137,7 @@ class Rates:
         return rows
 
     def _streams(self, sample: Sample) -> list[dict[str, Any]]:
-        """Those whose content is known, and others while they move."""
+        """Rows of streams whose content is known, and of others with traffic."""
         rates = stream_rates(self._last.nodes if self._last is not None else {}, sample.nodes)
         moving = sorted(path for path, each in (rates or {}).items() if any(each.values()))
         rows = []
@@ -155,12 +155,12 @@ class Rates:
 
 
 def rate(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None, path: Sequence[str]) -> float | None:
-    """How much a counter in a node's status grew a second, by the node's clock; None: that is not known."""
+    """The growth per second of a counter in a node's status, by the node's clock; None: unknown."""
     if before is None or now is None:
         return None
     was, count = _at(before, path), _at(now, path)
     passed_ms: int = now["uptime_ms"] - before["uptime_ms"]
-    if was is None or count is None or passed_ms <= 0 or count < was:  # it was started again
+    if was is None or count is None or passed_ms <= 0 or count < was:  # the node was restarted
         return None
     grown: int = count - was
     return grown * 1000 / passed_ms
@@ -169,9 +169,9 @@ def rate(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None, path: 
 def stream_rates(
     before: Mapping[int, Mapping[str, Any]], now: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, dict[str, float]] | None:
-    """How much goes into each stream and comes out of it a second, by name: the sum of the nodes that tell it.
+    """Rates into and out of each stream, by name: the sum over the nodes that report them.
 
-    By each node's clock. None: no node tells it, nor did so the last time without having been started again since.
+    Each node's clock is used. None: no node has reported in two samples without a restart in between.
     """
     found: dict[str, dict[str, float]] = {}
     is_known = False
@@ -182,7 +182,7 @@ def stream_rates(
         passed_ms = status["uptime_ms"] - before[node]["uptime_ms"]
         grown = {path: _grown(former.get(path, {}), counters) for path, counters in flows.items()}
         if passed_ms <= 0 or any(each < 0 for counters in grown.values() for each in counters.values()):
-            continue  # it was started again
+            continue  # the node was restarted
         is_known = True
         for path, counters in grown.items():
             sums = found.setdefault(path, dict.fromkeys(FLOWS, 0.0))
@@ -192,7 +192,7 @@ def stream_rates(
 
 
 def containers(sample: Sample) -> list[dict[str, Any]]:
-    """Containers, those first whose redundancy lacks something."""
+    """Rows of containers, those without full redundancy first."""
     lacking = {each["container"]: each for each in sample.cluster["lacking"]}
     leaders: dict[int, Mapping[str, Any]] = {}
     known: dict[int, Mapping[str, Any]] = {}
@@ -223,7 +223,7 @@ def containers(sample: Sample) -> list[dict[str, Any]]:
 
 
 def ordered(rows: Sequence[dict[str, Any]], column: str, *, reverse: bool) -> list[dict[str, Any]]:
-    """Rows by a column: numbers from the largest on, texts from A on, what is not known last. `reverse`: from the
+    """Rows sorted by a column: numbers from the largest down, texts from A on, unknown values last. `reverse`: from the
     smallest, from Z."""
     known = [each for each in rows if each[column] is not None]
     falls = any(isinstance(each[column], (int, float)) for each in known) and column not in ("node", "container")
@@ -232,13 +232,13 @@ def ordered(rows: Sequence[dict[str, Any]], column: str, *, reverse: bool) -> li
 
 
 def _flows(status: Mapping[str, Any] | None) -> dict[str, Mapping[str, int]] | None:
-    """Counters by stream, of a node's status; None: it has none, as those of older nodes."""
+    """Counters by stream in a node's status; None: it has none, as with older nodes."""
     told = None if status is None else _at(status, ("traffic", "streams"))
     return None if told is None else {each["stream"]: each for each in told}
 
 
 def _grown(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
-    """By how much a stream's counters grew; one that a node had not told of before has begun at 0."""
+    """The growth of a stream's counters; a counter that the node had not reported before started at 0."""
     return {name: now[counter] - before.get(counter, 0) for name, counter in FLOWS.items()}
 
 

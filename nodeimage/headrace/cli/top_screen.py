@@ -1,6 +1,6 @@
-"""How `headrace top` looks: panels below each other, as large as the terminal has room for. Pure.
+"""The screen of `headrace top`: panels below each other, as large as the terminal has room for. Pure.
 
-Which panel has the focus, by which column each is sorted, and what keys change of that.
+Keeps which panel has the focus and how each is sorted, and what keys change about that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The columns of each panel."""
 FIRST_SORT: Final = {"streams": "in_per_second_bytes", "groups": "lag"}
-"""By which column a panel is sorted at first; others are as they come."""
+"""Initial sort column by panel; other panels keep the order of their data."""
 LABELS: Final = {
     "cpu_percent": "cpu %",
     "requests_per_second": "req/s",
@@ -44,23 +44,23 @@ LABELS: Final = {
     "at_ms": "at",
 }
 LEAST: Final = 3
-"""Lines of a panel that has something to show, where there is room at all: its head and two rows."""
+"""Least lines of a panel with content, if there is room: its head and two rows."""
 HELP: Final = "q quit   Tab next panel   s sort by the next column   r the other way round"
 BOLD, REVERSE, DIM, PLAIN = "\x1b[1m", "\x1b[7m", "\x1b[2m", "\x1b[0m"
 
 
 @dataclass(slots=True)
 class Looks:
-    """What the person at the keys has chosen."""
+    """The view that the user has chosen by keys."""
 
     focus: str = "nodes"
     sort: dict[str, str | None] = field(default_factory=lambda: {name: FIRST_SORT.get(name) for name in PANELS})
-    """None: as they come."""
+    """Sort column by panel; None: the order of the data."""
     reverse: set[str] = field(default_factory=set)
     is_over: bool = False
 
     def press(self, key: str) -> None:
-        """Take a key; one that means nothing is let pass."""
+        """Handle a key; unknown keys are ignored."""
         panels = list(PANELS)
         match key:
             case "q" | "Q" | "\x03":
@@ -74,7 +74,7 @@ class Looks:
                 self.reverse ^= {self.focus}
 
     def rows(self, panel: str, shown: Shown) -> list[dict[str, Any]]:
-        """Of a panel, in the order that was chosen."""
+        """The rows of a panel in the chosen order."""
         rows: list[dict[str, Any]] = getattr(shown, panel)
         column, reverse = self.sort[panel], panel in self.reverse
         if column is None:
@@ -83,7 +83,7 @@ class Looks:
 
 
 def screen(shown: Shown, looks: Looks, *, width: int, height: int, note: str = "") -> str:
-    """All of it as lines with styles, none wider than `width`, not more than `height`."""
+    """The whole screen as lines with styles, none wider than `width`, and at most `height` lines."""
     totals = {LABELS.get(name, label(name)): show_value(name, value) for name, value in shown.totals.items()}
     lines = [
         _cut(f"{BOLD}cluster {shown.cluster}{PLAIN}   controller {shown.controller}", width),
@@ -101,9 +101,10 @@ def screen(shown: Shown, looks: Looks, *, width: int, height: int, note: str = "
 
 
 def shares(wanted: Mapping[str, int], height: int) -> dict[str, int]:
-    """Lines for each panel: what it wants where there is room for all, else a fair share; none more than it wants.
+    """Lines for each panel: as many as it wants if there is room for all, otherwise a fair share, but never more than
+    it wants.
 
-    The first ones come first where there is not even room for LEAST lines each.
+    If there is not even room for LEAST lines each, the first panels are served first.
     """
     given = dict.fromkeys(wanted, 0)
     left = height
@@ -146,6 +147,6 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def _cut(line: str, width: int) -> str:
-    """No wider than that; styles are no part of the width."""
+    """The line cut to `width`; styles do not count."""
     bare = line.replace(BOLD, "").replace(PLAIN, "")
     return line if cell_len(bare) <= width else set_cell_size(bare, width).rstrip()

@@ -1,4 +1,4 @@
-"""Names as the command line takes them: STREAM:TOPIC[/PARTITION]. Pure; the cluster checks what they are made of."""
+"""Topic names on the command line: STREAM:TOPIC[/PARTITION]. Pure; the cluster checks their characters."""
 
 import hashlib
 import re
@@ -8,14 +8,15 @@ from headrace.base.errors import HeadraceError
 from headrace.cli.text import is_utf8, printable, to_bytes
 
 MAX_LENGTH: Final = 249
-"""Of a topic's full name."""
+"""Longest full name of a topic."""
 MARK_DIGITS: Final = 12
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def split_partition(name: str) -> tuple[str, int | None]:
-    """`/a/b:topic/3` as (`/a/b:topic`, 3); without a partition the second is None. Topic names hold no slash."""
+    """Split `/a/b:topic/3` into (`/a/b:topic`, 3); the second is None without a partition. Topic names contain no
+    slash."""
     stream, colon, topic = name.rpartition(":")
     if not colon and name.startswith("/"):
         raise HeadraceError(f"{name!r} names a stream: write STREAM:TOPIC")
@@ -28,10 +29,10 @@ def split_partition(name: str) -> tuple[str, int | None]:
 
 
 def in_stream(stream: str, device: str) -> str:
-    """The topic of `stream` for a device, whatever its name holds.
+    """The topic of `stream` for a device with any name.
 
-    One that no topic can have becomes what is left of it, and a mark of the whole, so that devices of different names
-    have different topics, always the same ones: `a b` is `a-b-c8687a08aa5d` (not `a-b`, which is another's).
+    An invalid topic name becomes its valid characters and a hash of the whole name, so that different devices always
+    have different topics, and always the same: `a b` is `a-b-c8687a08aa5d` (not `a-b`, which is another device's).
     """
     longest = MAX_LENGTH - len(stream) - 1
     if _TOPIC.fullmatch(device) and ".." not in device and device != "." and len(device) <= longest:
@@ -43,7 +44,7 @@ def in_stream(stream: str, device: str) -> str:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """`NAME=VALUE` options as a mapping. Raises HeadraceError for one without `=`."""
+    """`NAME=VALUE` options as a mapping. Raises HeadraceError for an option without `=`."""
     settings: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -54,8 +55,8 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
 
 
 def parse_headers(pairs: list[str]) -> list[tuple[str, bytes]]:
-    """`NAME=VALUE` options as a record's headers, in their order: a name may come again, spaces stay, and a value may
-    be any bytes. Raises HeadraceError for one without `=`, or whose name is no UTF-8."""
+    """`NAME=VALUE` options as a record's headers, in their order: names may repeat, spaces stay, and a value may be any
+    bytes. Raises HeadraceError for an option without `=`, or with a name that is not UTF-8."""
     headers = []
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""`headrace topic`: made and deleted through Kafka's own admin APIs, listed and shown through Headrace's."""
+"""`headrace topic`: creates and deletes topics by Kafka's admin APIs, lists and shows them by Headrace's."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
@@ -62,7 +62,7 @@ def create(
 @app.command(name="list")
 def list_topics(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="Path of the stream")] = "/default",
-    prefix: Annotated[str, typer.Option("--prefix", help="Only topics that begin so")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", help="Only topics with this prefix")] = "",
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
@@ -128,7 +128,7 @@ def delete(
 def create_topics(
     cluster: Cluster, topics: Sequence[str], *, partitions: int | None = None, configs: dict[str, str] | None = None
 ) -> Sequence[Any]:
-    """Kafka's CreateTopics for all of them at once; the answer's topics, each with its error code."""
+    """Call Kafka's CreateTopics for all topics at once; the answer's topics, each with its error code."""
     pairs = [{"name": name, "value": value} for name, value in (configs or {}).items()]
     wanted = [
         {
@@ -146,7 +146,7 @@ def create_topics(
 
 
 def create_missing(cluster: Cluster, topics: Sequence[str]) -> None:
-    """Makes the topics that are not there yet, with the stream's defaults. Raises KafkaError."""
+    """Create the topics that do not exist yet, with the stream's defaults. Raises KafkaError."""
     for answer in create_topics(cluster, topics):
         if int(answer.error_code) != Code.TOPIC_ALREADY_EXISTS:
             check(answer.error_code, answer.error_message, what=str(answer.name))

@@ -40,25 +40,26 @@ _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
 
 
 class BadQuantity(HeadraceError):
-    """A duration, size or speed that cannot be read."""
+    """A duration, size or speed cannot be parsed."""
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds; 0 for ever. A bare number is refused, since nobody knows its unit. Raises BadQuantity."""
+    """A duration in milliseconds; 0: forever. A bare number is refused, since its unit is unknown. Raises BadQuantity.
+    """
     if text.strip().lower() in FOREVER:
         return 0
     return _parse(text, DURATIONS_MS, what="duration", example="30min, 12h, 7d or forever")
 
 
 def parse_size(text: str) -> int:
-    """Bytes; -1 for no limit. A bare number is bytes. Raises BadQuantity."""
+    """A size in bytes; -1: no limit. A bare number is bytes. Raises BadQuantity."""
     if text.strip().lower() in FOREVER | {"-1"}:
         return -1
     return _parse(text, SIZES | {"": 1}, what="size", example="500MB, 10GiB or unlimited")
 
 
 def parse_speed(text: str) -> float | None:
-    """How many times faster than life (`100x`, `0.5x`, `1`), or None for `max`. Raises BadQuantity."""
+    """The speed relative to real time (`100x`, `0.5x`, `1`), or None for `max`. Raises BadQuantity."""
     if text.strip().lower() == "max":
         return None
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)x?", text.strip().lower())
@@ -68,7 +69,7 @@ def parse_speed(text: str) -> float | None:
 
 
 def show_duration(ms: int) -> str:
-    """`7d`, `1h30min`; the two largest units, `forever` for 0."""
+    """A duration as `7d` or `1h30min`, with its two largest units; `forever` for 0."""
     if ms == 0:
         return "forever"
     parts: list[str] = []
@@ -80,7 +81,7 @@ def show_duration(ms: int) -> str:
 
 
 def show_size(size: int) -> str:
-    """`1.5 GiB`; `unlimited` for a negative size."""
+    """A size as `1.5 GiB`; `unlimited` for a negative size."""
     if size < 0:
         return "unlimited"
     amount, units = float(size), ("B", "KiB", "MiB", "GiB", "TiB")
@@ -98,6 +99,6 @@ def _parse(text: str, units: dict[str, int], *, what: str, example: str) -> int:
     amount = round(Fraction(found[1]) * units[found[2]]) if len(found[1]) <= MOST_DIGITS else LARGEST + 1
     if amount > LARGEST:
         raise BadQuantity(f"{text!r} is too large a {what}")
-    if not amount and found[1].strip("0."):  # 0 means for ever
+    if not amount and found[1].strip("0."):  # 0 would mean forever
         raise BadQuantity(f"{text!r} is too small a {what}")
     return amount

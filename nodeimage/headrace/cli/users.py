@@ -1,6 +1,6 @@
 """`headrace user`: users, their groups and passwords.
 
-A password comes from a file or from the terminal, where it is asked for twice and not shown; never as an argument,
+A password comes from a file or from the terminal, where it is asked for twice and not shown; never from an argument,
 which every process of the machine could read.
 """
 
@@ -25,7 +25,7 @@ app = typer.Typer(
 
 PAGE: Final = 1_000
 MOST_FILE: Final = 4_096
-"""Bytes of a password's file."""
+"""Largest password file in bytes."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 PasswordFile = Annotated[
@@ -34,13 +34,13 @@ PasswordFile = Annotated[
         "--password-file",
         metavar="FILE",
         show_default=False,
-        help="Holds the password; a line's end behind it does not count [default: ask on the terminal]",
+        help="File with the password; a final line end is ignored [default: ask on the terminal]",
     ),
 ]
 Groups = Annotated[
-    list[str] | None, typer.Option("--group", "-g", metavar="GROUP", show_default=False, help="May stand repeatedly")
+    list[str] | None, typer.Option("--group", "-g", metavar="GROUP", show_default=False, help="May repeat")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Also what takes your own administration of the cluster away")]
+Force = Annotated[bool, typer.Option("--force", help="Allow a change that ends your own administration of the cluster")]
 
 
 @app.command()
@@ -111,7 +111,7 @@ def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, outpu
 def alter(
     name: Name,
     group: Groups = None,
-    no_groups: Annotated[bool, typer.Option("--no-groups", help="It is in no group any more")] = False,
+    no_groups: Annotated[bool, typer.Option("--no-groups", help="Remove the user from all groups")] = False,
     force: Force = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
@@ -173,7 +173,7 @@ def delete(
 
 
 def _password(file: Path | None, *, of: str) -> str:
-    """Raises HeadraceError, which does not have it."""
+    """The password. Raises HeadraceError, whose text does not contain it."""
     if file is not None:
         with file.open("rb") as opened:
             content = opened.read(MOST_FILE + 1)
@@ -182,7 +182,7 @@ def _password(file: Path | None, *, of: str) -> str:
         try:
             return content.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
-            pass  # raised outside of this handler: Python's error holds the password
+            pass  # raise outside this handler: Python's error holds the password
         raise HeadraceError(f"{file} is no password's file: it is not UTF-8")
     if not is_terminal(sys.stdin):
         raise HeadraceError("there is no terminal to ask for a password on: give it with --password-file FILE")

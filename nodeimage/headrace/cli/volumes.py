@@ -16,11 +16,11 @@ app = typer.Typer(help="Set how many replicas there are, and on which nodes.", n
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="For example plant-a", show_default=False)]
 Replicas = Annotated[
-    int | None, typer.Option("--replicas", help="Of each container: 1 to 9", show_default=False, metavar="N")
+    int | None, typer.Option("--replicas", help="Replicas of each container: 1 to 9", show_default=False, metavar="N")
 ]
 MinInSync = Annotated[
     int | None,
-    typer.Option("--min-in-sync", help="Fewer replicas in sync take no writes", show_default=False, metavar="N"),
+    typer.Option("--min-in-sync", help="With fewer replicas in sync, no writes", show_default=False, metavar="N"),
 ]
 Spread = Annotated[
     str | None,
@@ -134,7 +134,8 @@ def volume_fields(
     size_limit: str | None,
     durability: str | None,
 ) -> dict[str, Any]:
-    """The fields that were said, in the cluster's words and units. Raises HeadraceError for what cannot be read."""
+    """The volume's fields that were given, in the cluster's words and units. Raises HeadraceError for an invalid value.
+    """
     said = {
         "replicas": replicas,
         "min_in_sync": min_in_sync,
@@ -159,5 +160,5 @@ def _show(volume: dict[str, Any], output: OutputFormat) -> None:
 
 
 def _told(volume: dict[str, Any]) -> dict[str, Any]:
-    """As people are shown it: `-` where nothing is asked for."""
+    """The volume in the form for people: `-` for fields that are not set."""
     return {**volume, "zones": volume["zones"] or None, "labels": volume["labels"] or None}

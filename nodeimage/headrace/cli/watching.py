@@ -1,7 +1,7 @@
-"""Shows something again and again: in a terminal in the same place, elsewhere one after the other.
+"""Shows something repeatedly: on a terminal in the same place, elsewhere one after the other.
 
-A frame is written in one piece, over the former one, without clearing the screen first: nothing flickers. It never
-scrolls: what does not fit below or beside is left out or goes on in the next line.
+A frame is written in one piece over the former one, without clearing the screen first, so nothing flickers. It never
+scrolls: lines that do not fit are left out, and wide lines continue in the next line.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ _STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Screen(io.StringIO):
-    """Takes what is printed as a terminal would: tables are as wide as the terminal, and styled."""
+    """Receives printed text like a terminal: tables are as wide as the terminal, and styled."""
 
     def isatty(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
 
@@ -45,7 +45,7 @@ def is_live(stream: object) -> bool:
 
 
 def frame(text: str, *, width: int, height: int) -> str:
-    """What draws a text over whatever the terminal shows. Pure."""
+    """The output that draws a text over the terminal's contents. Pure."""
     lines = [part for line in text.splitlines() for part in folded(line, width)]
     if len(lines) > height:
         left = len(lines) - height + 1
@@ -54,7 +54,7 @@ def frame(text: str, *, width: int, height: int) -> str:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """A line as one or more that fit. One with styles is of a table, which fits already. Pure."""
+    """A line as one or more lines that fit. A line with styles is part of a table, which fits already. Pure."""
     from rich.cells import cell_len, chop_cells
 
     if _STYLES.search(line) or cell_len(line) <= width:
@@ -63,7 +63,7 @@ def folded(line: str, width: int) -> list[str]:
 
 
 def captured(draw: Callable[[], None]) -> str:
-    """What `draw` prints, as for a terminal."""
+    """The text that `draw` prints, as for a terminal."""
     screen = Screen()
     with contextlib.redirect_stdout(screen):
         draw()
@@ -72,7 +72,7 @@ def captured(draw: Callable[[], None]) -> str:
 
 @contextlib.contextmanager
 def drawn_over(begin: str = CLEAR + HIDE_CURSOR, end: str = SHOW_CURSOR) -> Iterator[None]:
-    """A terminal while frames are drawn on it. It is left in order however that ends."""
+    """Prepare a terminal for drawing frames, and restore it however that ends."""
     write([begin.encode()])
     try:
         yield
@@ -90,9 +90,9 @@ def put(text: str) -> None:
 def watch(gather: Callable[[], T], draw: Callable[[T], None], *, interval_s: float, in_place: bool = True) -> None:
     """Draw what is gathered, every `interval_s`, until an interrupt, which is raised (KeyboardInterrupt).
 
-    `in_place`: over the former one, where a terminal is; else, as JSON documents, line after line.
+    `in_place`: draw over the former frame on a terminal; otherwise one after the other, as for JSON documents.
 
-    Raises what the first gathering raises; later the cluster may be silent for a while, which is told.
+    Raises errors of the first gathering; later failures are shown, since the cluster may be silent for a while.
     """
     live = in_place and is_live(sys.stdout)
     with Interrupts().caught(), drawn_over() if live else contextlib.nullcontext():

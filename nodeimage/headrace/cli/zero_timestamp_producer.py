@@ -1,8 +1,8 @@
 """A producer for records with timestamp 0 (1970-01-01T00:00:00.000Z): the first readings of files with relative times.
 
-librdkafka replaces a timestamp of 0 by the time of sending. So these records are sent by our own client: as one record
-batch for each partition, under a producer id, so that a batch is stored once however often it is sent. A key's
-partition is the one that librdkafka's producers choose, CRC-32 of the key.
+librdkafka replaces a timestamp of 0 by the time of sending. So our own client sends these records: one record batch for
+each partition, with a producer id, so that a batch is stored once however often it is sent. Keys map to partitions as
+in librdkafka's producers, by the CRC-32 of the key.
 """
 
 import random
@@ -38,14 +38,15 @@ TRANSIENT: Final = frozenset(
         Code.COORDINATOR_NOT_AVAILABLE,
     }
 )
-"""After these the same batch is sent again. A topic that was just made is not known everywhere yet."""
+"""Errors after which the same batch is sent again. A new topic, for instance, is not known everywhere yet."""
 
 
 HELD_BYTES: Final = 512 << 10
-"""Of records that are held back, at most about so much: a batch of all topics' default size at the most."""
+"""Bytes of held records at which the producer is full, approximately. All in one batch, they fit topics' default limit.
+"""
 RECORD_BYTES: Final = 32
 MOST_SEQUENCE: Final = 2**31 - 1
-"""Sequence numbers begin again behind it."""
+"""Largest sequence number, after which numbering restarts at 0."""
 
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -57,29 +58,29 @@ class NotStored(HeadraceError):
 
 
 class Record(NamedTuple):
-    """One to send."""
+    """A record to send."""
 
     topic: str
     partition: int
-    """-1: by key."""
+    """The partition; -1: chosen by key."""
     key: bytes | None
     value: bytes
     headers: Sequence[tuple[str, bytes]]
 
 
 class _Batch(NamedTuple):
-    """A record batch that may have been sent: whatever happens, it is sent again as it is."""
+    """A record batch that may have been sent already. Whatever happens, it is resent unchanged."""
 
     content: bytes
     records: int
     following: int
-    """The sequence number behind it."""
+    """The sequence number after the batch."""
 
 
 class ZeroTimestampProducer:
-    """Stores records with timestamp 0. `client` is a producer of librdkafka: it tells which node leads a partition.
+    """Stores records with timestamp 0. `client`: a librdkafka producer, which looks up partitions' leaders.
 
-    An interrupt may come anywhere: records that `flush` had not stored are stored once when it is called again.
+    It can be interrupted anywhere: records that `flush` had not stored are stored, once, when it is called again.
     """
 
     def __init__(self, client: Any, *, client_id: str, timeout_s: float, access: Access) -> None:
@@ -91,29 +92,29 @@ class ZeroTimestampProducer:
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
         self._id: tuple[int, int] | None = None
         self._next: dict[Place, int] = {}
-        """The sequence number of the next batch of each partition."""
+        """The sequence number of each partition's next batch."""
         self._held_bytes = 0
         self._waiting: tuple[list[Record], dict[Place, _Batch]] = [], {}
-        """What is held, and the batches that are made of it: one becomes the other in one step."""
+        """The held records, and the batches built from earlier ones; both are replaced in one step."""
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds as much as should be in a batch."""
+        """Whether it holds as much as a batch should contain."""
         return self._held_bytes >= HELD_BYTES
 
     def hold(self, record: Record) -> None:
-        """Take a record, to be stored by `flush`."""
+        """Hold a record until `flush` stores it."""
         held, _ = self._waiting
         held.append(record)
         self._held_bytes += RECORD_BYTES + len(record.key or b"") + len(record.value)
 
     @property
     def is_idle(self) -> bool:
-        """Whether all are stored."""
+        """Whether all records are stored."""
         return not any(self._waiting)
 
     def flush(self) -> None:
-        """Returns when all are stored, in their order within a partition. Raises NotStored, KafkaClientError."""
+        """Return when all records are stored, in their order within a partition. Raises NotStored, KafkaClientError."""
         self._send_batches()
         held, _ = self._waiting
         by_place: dict[Place, list[Record]] = {}
@@ -139,7 +140,7 @@ class ZeroTimestampProducer:
             self.stored += batch.records
 
     def _send(self, place: Place, batch: _Batch, connection: BrokerConnection) -> None:
-        """Raises _Again, NotStored, OSError."""
+        """Send a batch. Raises _Retry, NotStored, OSError."""
         topic, partition = place
         brought = codec.PartitionRecords(topic, partition, memoryview(batch.content))
         request = codec.ProduceRequest(None, -1, ACKNOWLEDGE_WITHIN_MS, [brought])
@@ -167,7 +168,7 @@ class ZeroTimestampProducer:
         return int(answer.producer_id), int(answer.producer_epoch)
 
     def _retried(self, place: Place, ask: Callable[[BrokerConnection], T]) -> T:
-        """What `ask` gives of the partition's leader, asked again where that may help. Raises NotStored."""
+        """The result of `ask` at the partition's leader, retried if that may help. Raises NotStored."""
         deadline = time.monotonic() + GIVEN_UP_S
         while True:
             try:
@@ -175,7 +176,7 @@ class ZeroTimestampProducer:
             except (OSError, MalformedRequest) as error:
                 failure = str(error)
                 self.close()
-            except _Again as error:
+            except _Retry as error:
                 failure = str(error)
             if time.monotonic() >= deadline:
                 raise NotStored(f"{place[0]}/{place[1]}: {failure}")
@@ -188,7 +189,7 @@ class ZeroTimestampProducer:
         return zlib.crc32(record.key) % len(partitions) if record.key else random.choice(partitions)
 
     def _leader(self, topic: str, partition: int) -> BrokerConnection:
-        """To the partition's leader. Raises OSError, KafkaClientError."""
+        """A connection to the partition's leader. Raises OSError, KafkaClientError."""
         with client_errors(topic):
             metadata = self._client.list_topics(topic, timeout=METADATA_TIMEOUT_S)
         known = metadata.topics[topic].partitions.get(partition)
@@ -203,8 +204,8 @@ class ZeroTimestampProducer:
         return self._connections[address]
 
 
-class _Again(Exception):
-    """It may go better in a moment."""
+class _Retry(Exception):
+    """A failure that may not recur in a moment."""
 
 
 def _check(error: int, message: str | None, place: Place | None) -> None:
@@ -213,5 +214,5 @@ def _check(error: int, message: str | None, place: Place | None) -> None:
     code = code_of(error)
     said = message or code.name.lower().replace("_", " ")
     if code in TRANSIENT:
-        raise _Again(said)
+        raise _Retry(said)
     raise NotStored(f"{place[0]}/{place[1]}: {said}" if place else f"{said}: {code.name.lower()}")

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 import pytest
 import typer
 
-from headrace.cli.client_options import NOTHING_SAID, ClientOptions, add_client_options, begin, client_options
+from headrace.cli.client_options import NO_OPTIONS, ClientOptions, add_client_options, begin, client_options
 from headrace.cli.options import Bootstrap, DataFolder
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said() -> Iterator[None]:
-    begin(NOTHING_SAID)
+    begin(NO_OPTIONS)
     yield
-    begin(NOTHING_SAID)
+    begin(NO_OPTIONS)
 
 
 def said_by(*arguments: str) -> ClientOptions:

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.base.errors import HeadraceError
 from headrace.cli import target as module
-from headrace.cli.client_options import NOTHING_SAID, ClientOptions, begin
+from headrace.cli.client_options import NO_OPTIONS, ClientOptions, begin
 from headrace.cli.context_file import Context, Contexts, write_contexts
 from headrace.cli.target import Target, find_target, plain
 from headrace.local.folder import ClusterFile, ClusterNotRunning, NodeProcess, write_cluster_file
@@ -23,9 +23,9 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    begin(NOTHING_SAID)
+    begin(NO_OPTIONS)
     yield
-    begin(NOTHING_SAID)
+    begin(NO_OPTIONS)
 
 
 def file(path: Path, user: str, servers: str = "", **more: str) -> Path:

@@ -20,12 +20,12 @@ COLUMNS: Final = (
     "disk_used_bytes",
 )
 RULES: Final = """\
-Every 3 s the controller compares what the nodes carry. One that carries more than {over_mean:g} of the mean, in
-traffic, requests or disk, and for two rounds, gives something up: it hands a primary over to a replica in sync, or its
-hottest partitions go on in containers of the coolest node. No stored byte is copied. At most {moves_per_minute} moves a
-minute; then both nodes are left alone for 15 s. One that carries less than half of the mean has just joined or come
-back: all that carry more than the mean roll some partitions to it at once. Below {traffic}/s, {requests_floor:,}
-requests/s and {disk} nobody is thought to carry too much."""
+Every 3 s the controller compares the nodes' loads. A node that carries more than {over_mean:g} of the mean, in traffic,
+requests or disk, and for two rounds, gives up some load: it hands a primary over to a replica in sync, or its hottest
+partitions continue in containers of the coolest node. No stored byte is copied. At most {moves_per_minute} moves a
+minute; then both nodes are left alone for 15 s. A node that carries less than half of the mean has just joined or
+returned: all that carry more than the mean roll some partitions to it at once. Below {traffic}/s, {requests_floor:,}
+requests/s and {disk} no node counts as overloaded."""
 
 
 def balance(

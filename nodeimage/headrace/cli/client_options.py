@@ -98,13 +98,13 @@ def _with_client_options(callback: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(callback)
     def run(**named: Any) -> Any:
         invoked = named[context] if context else named.pop("typer_context")
-        said = {name: value for name in added if (value := named.pop(name)) is not None}
+        given = {name: value for name in added if (value := named.pop(name)) is not None}
         _current.set(
             replace(
                 client_options(),
                 bootstrap_given=is_given(invoked, "bootstrap"),
                 data_given=is_given(invoked, "data"),
-                **said,
+                **given,
             )
         )
         return callback(**named)

@@ -207,9 +207,7 @@ def _stay(started: "Started", stop: _StopSignal, data: Path | None) -> None:
                 _renew(started.folder)
                 renewal = time.monotonic() + RENEWAL_S
             for death in started.deaths():
-                note(
-                    f"{death}; the others go on; `headrace node start {death.name}{data_option(data)}` starts it again"
-                )
+                note(f"{death}; others continue; `headrace node start {death.name}{data_option(data)}` starts it again")
             time.sleep(POLL_S)
     except NodeDied as error:
         _show_new_lines(started, tails)
@@ -274,9 +272,9 @@ def _print_address(folder: Path, cluster: "ClusterFile", output: OutputFormat) -
         from headrace.local.folder import client_properties_path
         from headrace.local.secure_folder import secured
 
-        told = {"client_properties": str(client_properties_path(folder))} if secured(folder) is not None else {}
+        client_file = {"client_properties": str(client_properties_path(folder))} if secured(folder) is not None else {}
         nodes = [process_fields(node) for node in cluster.nodes]
-        print_json({"bootstrap": cluster.bootstrap, "data": str(folder), **told, "nodes": nodes})
+        print_json({"bootstrap": cluster.bootstrap, "data": str(folder), **client_file, "nodes": nodes})
     else:
         print_line(cluster.bootstrap)
         flush()

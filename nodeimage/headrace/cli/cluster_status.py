@@ -157,28 +157,28 @@ def redundancy_in_words(redundancy: Mapping[str, Any]) -> str:
     if redundancy["whole"]:
         return f"whole: {count} container{'' if count == 1 else 's'} with all replicas in sync{since}"
     lacking = redundancy["lacking"]
-    said = f"not whole: {lacking} of {count} containers {'lacks' if lacking == 1 else 'lack'} replicas{since}"
+    text = f"not whole: {lacking} of {count} containers {'lacks' if lacking == 1 else 'lack'} replicas{since}"
     if redundancy["behind_bytes"]:
-        said += f"; {show_size(redundancy['behind_bytes'])} still to copy"
+        text += f"; {show_size(redundancy['behind_bytes'])} still to copy"
     if stalled := redundancy.get("stalled"):
-        said += f"; {stalled} {'takes' if stalled == 1 else 'take'} no writes, as who left cannot be let go"
+        text += f"; {stalled} {'takes' if stalled == 1 else 'take'} no writes, as who left cannot be let go"
     below = redundancy["below_minimum"]
     if below:
         fewer = "1 is below its minimum and takes" if below == 1 else f"{below} are below their minimum and take"
-        said += f"; {fewer} no writes"
-    return said
+        text += f"; {fewer} no writes"
+    return text
 
 
 def volume_in_words(volume: Mapping[str, Any]) -> str:
     """One line about a volume."""
     replicas = volume["replicas"]
     if replicas == 1:
-        said = "1 replica"
+        text = "1 replica"
     else:
         where = "in memory" if volume["durability"] == "memory" else "on disk"
         least = volume["min_in_sync"]
-        said = f"{replicas} replicas; a record is acknowledged once all in sync, {least} at least, have it {where}"
-    return f"{said}; {volume['problem']}" if volume["problem"] else said
+        text = f"{replicas} replicas; a record is acknowledged once all in sync, {least} at least, have it {where}"
+    return f"{text}; {volume['problem']}" if volume["problem"] else text
 
 
 def links_in_words(links: Iterable[Mapping[str, Any]]) -> str:
@@ -195,23 +195,23 @@ def controller_in_words(controller: int | None, nodes: Iterable[Mapping[str, Any
     return f"node {controller}" if answers else f"node {controller}, which does not answer"
 
 
-def set_back_in_words(told: Mapping[str, Any] | None) -> str:
+def set_back_in_words(found: Mapping[str, Any] | None) -> str:
     """One line about a cluster store that was set back to an old copy; "": it was not, as far as is known."""
-    if not told:
+    if not found:
         return ""
-    nodes, count = told["nodes"], told["containers"]
+    nodes, count = found["nodes"], found["containers"]
     knows = f"node {nodes[0]} knows" if len(nodes) == 1 else f"nodes {', '.join(map(str, nodes))} know"
-    frozen = f"container {told['such_as'][0]}" if count == 1 else f"{count} containers, such as {told['such_as'][0]}"
-    return f"an old copy of itself: {knows} newer records of {frozen}, which stand still; {told['do']}"
+    frozen = f"container {found['such_as'][0]}" if count == 1 else f"{count} containers, such as {found['such_as'][0]}"
+    return f"an old copy of itself: {knows} newer records of {frozen}, which stand still; {found['do']}"
 
 
-def store_in_words(told: Mapping[str, Any] | None) -> str:
+def store_in_words(found: Mapping[str, Any] | None) -> str:
     """One line about a cluster store that does not answer; "": it does, as far as is known."""
-    if not told or not told["silent_ms"]:
+    if not found or not found["silent_ms"]:
         return ""
-    since = show_duration(max(1_000, round(told["silent_ms"], -3)))
+    since = show_duration(max(1_000, round(found["silent_ms"], -3)))
     return (
-        f"node {told['node']} has not heard of it for {since}: what is led is written and read as before; nothing "
+        f"node {found['node']} has not heard of it for {since}: what is led is written and read as before; nothing "
         "fails over, and a container that a replica in sync leaves takes no writes until it is back"
     )
 
@@ -275,8 +275,8 @@ def _print(shown: dict[str, Any]) -> None:
 def _print_things(title: str, things: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
     """Print a table without empty columns."""
     if things:
-        told = [name for name in columns if any(each.get(name) not in (None, "", []) for each in things)]
-        labels, rows, numbers = rows_of(things, told)
+        filled = [name for name in columns if any(each.get(name) not in (None, "", []) for each in things)]
+        labels, rows, numbers = rows_of(things, filled)
         print_line()
         print_table(labels, rows, title=title, right=numbers)
 
@@ -309,7 +309,7 @@ def _print_node(detail: dict[str, Any], output: OutputFormat) -> None:
 def _await_whole(cluster: "Cluster", timeout_s: float) -> None:
     """Return when redundancy is whole; prints what is missing whenever that changes. Raises HeadraceError."""
     deadline = time.monotonic() + timeout_s
-    said = ""
+    printed = ""
     while True:
         redundancy = cluster.admin("cluster.status")["redundancy"]
         if redundancy["whole"]:
@@ -317,9 +317,9 @@ def _await_whole(cluster: "Cluster", timeout_s: float) -> None:
         now = redundancy_in_words(redundancy)
         if time.monotonic() >= deadline:
             raise HeadraceError(f"after {timeout_s:.0f} s redundancy is {now}; `headrace status` shows why")
-        if now != said:
+        if now != printed:
             note(now)
-            said = now
+            printed = now
         time.sleep(POLL_S)
 
 

@@ -41,13 +41,13 @@ def containers(
             cluster.admin("volume.show", {"name": volume})  # refuses an unknown volume
     needed = [leader for leader in {each["primary"] for each in found} if leader in addresses]
     answers = ask_each(cluster.target, [addresses[leader] for leader in needed], "container.list")
-    told = with_bytes(found, dict(zip(needed, answers, strict=True)))
-    told = [each for each in told if volume is None or each["volume"] == volume]
+    rows_shown = with_bytes(found, dict(zip(needed, answers, strict=True)))
+    rows_shown = [each for each in rows_shown if volume is None or each["volume"] == volume]
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(rows_shown)
         return
-    shown = [name for name in COLUMNS if name != "recovered" or any(each["recovered"] for each in told)]
-    columns, rows, numbers = rows_of(told, shown)
+    shown = [name for name in COLUMNS if name != "recovered" or any(each["recovered"] for each in rows_shown)]
+    columns, rows, numbers = rows_of(rows_shown, shown)
     print_table(columns, rows, right=numbers)
 
 
@@ -130,8 +130,8 @@ def recover_store(
 
     folder = data or default_folder()
     if not yes:
-        note(f"{folder}/cluster.sqlite is set aside, and a new one is made from the nodes' folders.")
-        note("Every node of the cluster must be in this folder: what only others hold would be missing.")
+        note(f"{folder}/cluster.sqlite is set aside, and a new one is built from the nodes' folders.")
+        note("Every node of the cluster must be in this folder: data that only others hold would be missing.")
         if not is_terminal(sys.stdin):
             raise HeadraceError("nothing was done: say --yes to do it")
         typer.confirm("Do it?", abort=True, err=True)

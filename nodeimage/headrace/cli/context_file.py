@@ -99,8 +99,8 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _contexts(told: Mapping[str, Any]) -> Contexts:
-    current, tables = told.get("current", ""), told.get("context", {})
+def _contexts(document: Mapping[str, Any]) -> Contexts:
+    current, tables = document.get("current", ""), document.get("context", {})
     if not isinstance(current, str) or not isinstance(tables, dict):
         raise ValueError("current is text, and contexts begin with [context.NAME]")
     by_name = {}

@@ -269,8 +269,8 @@ def _score(rows: Sequence[Sequence[str]], time_format: str | None) -> tuple[bool
 
 
 def _is_reading(first: Sequence[str], rest: Sequence[Sequence[str]], time_format: str | None) -> bool:
-    """Whether the first line is a reading, not a header: it has a time where the others have theirs, or only numbers.
-    """
+    """Whether the first line is a reading, not a header: it has a time where the others have theirs, or only
+    numbers."""
     alike = [row for row in rest if len(row) == len(first)]
     cells = [cell for cell in first if cell.strip()]
     if cells and all(is_number(cell) for cell in cells):

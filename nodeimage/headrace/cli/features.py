@@ -96,9 +96,9 @@ def _show(found: dict[str, Any], output: OutputFormat) -> None:
         print_json(found)
         return
     nodes = found["nodes"]
-    told = {name: value for name, value in found.items() if name not in ("nodes", "raised_by_itself_after_s")}
-    told["this_version"] = f"supports {found['this_version'][0]} to {found['this_version'][1]}"
-    told["raised_by_itself_after"] = show_duration(round(found["raised_by_itself_after_s"] * 1000))
-    print_fields(described({name: value for name, value in told.items() if value is not None}))
+    fields = {name: value for name, value in found.items() if name not in ("nodes", "raised_by_itself_after_s")}
+    fields["this_version"] = f"supports {found['this_version'][0]} to {found['this_version'][1]}"
+    fields["raised_by_itself_after"] = show_duration(round(found["raised_by_itself_after_s"] * 1000))
+    print_fields(described({name: value for name, value in fields.items() if value is not None}))
     columns, rows, numbers = rows_of(nodes)
     print_table(columns, rows, right=numbers)

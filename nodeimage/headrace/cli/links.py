@@ -387,9 +387,9 @@ def link_fields(
     credentials: Path | None,
     reverse_credentials: Path | None = None,
 ) -> dict[str, Any]:
-    """The link's fields that were given, in the cluster's words and units. Raises HeadraceError for an invalid value.
-    """
-    said = {
+    """The link's fields that were given, in the cluster's words and units. Raises HeadraceError for an invalid
+    value."""
+    fields = {
         "topics": None if not topics else [part for each in topics for part in each.split(",") if part],
         "direction": direction,
         "bootstrap": None if reach is None else [each.strip() for each in reach.split(",") if each.strip()],
@@ -398,7 +398,7 @@ def link_fields(
         "credentials": None if credentials is None else _properties(credentials),
         "reverse_credentials": None if reverse_credentials is None else _with_files(_properties(reverse_credentials)),
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _properties(path: Path) -> dict[str, str]:

@@ -223,7 +223,7 @@ def remove(
 def _await_drained(cluster: "Cluster", node: int, timeout_s: float) -> dict[str, Any]:
     """Wait until the node has no replica; returns its state then. Prints the progress whenever it changes."""
     deadline = time.monotonic() + timeout_s
-    said = ""
+    printed = ""
     while True:
         found = next((each for each in cluster.admin("node.list") if each["node"] == node), None)
         if found is None:
@@ -231,9 +231,9 @@ def _await_drained(cluster: "Cluster", node: int, timeout_s: float) -> dict[str,
         left = {"leads": found["leads"], "replicas": found["replicas"]}
         if not left["replicas"] or time.monotonic() >= deadline:
             return left
-        if (now := _left(left)) != said:
+        if (now := _left(left)) != printed:
             note(f"node {node}: {now}")
-            said = now
+            printed = now
         time.sleep(POLL_S)
 
 

@@ -13,8 +13,8 @@ from headrace.cli.output import OutputFormat
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether the parameter is on the command line, as far as that has been parsed; the command line is parsed first.
-    """
+    """Whether the parameter is on the command line, as far as that has been parsed; the command line is parsed
+    first."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

@@ -37,8 +37,8 @@ class ReaderGone(OutputFailed):
 
 
 def note(message: str) -> None:
-    """Print one line for the reader on stderr. Never fails: a closed terminal, or a full disk, must not end the work.
-    """
+    """Print one line for the reader on stderr. Never fails: a closed terminal, or a full disk, must not end the
+    work."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:  # with None, print would use stdout
             print(printable(message), file=sys.stderr, flush=True)

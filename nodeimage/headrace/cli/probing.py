@@ -83,8 +83,8 @@ def assigned(leaders: Mapping[int, int], nodes: Sequence[int]) -> dict[int, int]
 
 
 def wanted_partitions(leaders: Mapping[int, int], nodes: Sequence[int]) -> int:
-    """How many partitions the topic should have, so that each node leads one; the present number if more do not help.
-    """
+    """How many partitions the topic should have, so that each node leads one; the present number if more do not
+    help."""
     missing = len(set(nodes) - set(assigned(leaders, nodes)))
     most = max(len(leaders), PARTITIONS_A_NODE * len(nodes))
     return min(len(leaders) + missing, most)
@@ -128,9 +128,9 @@ class Probe:
 
     async def _learn(self) -> None:
         """Look up the nodes, and which partitions of the topic they lead."""
-        told = await self._client.metadata([(TOPIC, None)])
-        nodes = sorted(each.node_id for each in told.brokers)
-        topic = told.topics[0]
+        metadata = await self._client.metadata([(TOPIC, None)])
+        nodes = sorted(each.node_id for each in metadata.brokers)
+        topic = metadata.topics[0]
         leaders = _leaders(topic)
         if (nodes, leaders) != (self._nodes, self._leaders):
             self._is_complete = False
@@ -216,13 +216,13 @@ class Probe:
         value = secrets.token_bytes(max(16, self._size))
         batch = build_batch([(int(time.time() * 1000), b"headrace probe", value, ())])
         began = time.perf_counter()
-        (told,) = await self._client.produce(
+        (produced,) = await self._client.produce(
             node, [PartitionRecords(TOPIC, partition, memoryview(batch))], timeout_ms=int(self._timeout_s * 1000)
         )
         acknowledged = time.perf_counter() - began
-        if told.error:
-            raise KafkaError(code_of(told.error), told.message or _refusal(told.error))
-        await self._read(node, partition, told.base_offset, value)
+        if produced.error:
+            raise KafkaError(code_of(produced.error), produced.message or _refusal(produced.error))
+        await self._read(node, partition, produced.base_offset, value)
         return Result(node=node, partition=partition, produce_s=acknowledged, roundtrip_s=time.perf_counter() - began)
 
     async def _read(self, node: NodeId, partition: int, offset: int, value: bytes) -> None:
@@ -304,10 +304,10 @@ def _leaders(topic: TopicMeta) -> dict[int, int]:
 
 def _refusal(code: int) -> str:
     known = code_of(code)
-    said = known.name.lower().replace("_", " ")
+    text = known.name.lower().replace("_", " ")
     if known is Code.TOPIC_AUTHORIZATION_FAILED:
-        return f"{said}: an administrator gives the right (`headrace access set`)"
-    return said
+        return f"{text}: an administrator gives the right (`headrace access set`)"
+    return text
 
 
 def _ms(seconds: float | None) -> float | None:

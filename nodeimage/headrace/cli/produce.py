@@ -96,8 +96,8 @@ def produce(
             raise sender.final_error(error, told=_refused(topic, error, target)) from error
         except HeadraceError as error:
             failed = sender.failed
-            told = sender.final_error(error)
-            raise (told if failed is None or value else HeadraceError(f"line {failed}: {told}")) from error
+            final = sender.final_error(error)
+            raise (final if failed is None or value else HeadraceError(f"line {failed}: {final}")) from error
         except KeyboardInterrupt:
             interrupted = True
             sender.finish(timeout_s=INTERRUPTED_FLUSH_S)

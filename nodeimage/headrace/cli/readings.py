@@ -176,9 +176,9 @@ def guess_columns(
     option names it, or as the time.
     """
     names = list(sample[0])
-    for said in (asked.time, asked.device, asked.sensor, *asked.values):
-        if said is not None and said not in names:
-            raise BadReadings(f"{file} has no column {said!r}; it has {', '.join(names)}")
+    for wanted in (asked.time, asked.device, asked.sensor, *asked.values):
+        if wanted is not None and wanted not in names:
+            raise BadReadings(f"{file} has no column {wanted!r}; it has {', '.join(names)}")
     left = [name for name in names if name not in (asked.time, asked.device, asked.sensor, *asked.values)]
 
     time = asked.time or _by_name(left, TIME_NAMES) or _first(left, lambda name: _holds_times(sample, name, asked))

@@ -30,13 +30,13 @@ def rotate_secret(
     from headrace.local.folder import default_folder
 
     folder = data or default_folder()
-    said = secret_change.finish(folder, now=time.time()) if finish else secret_change.begin(folder)
+    secrets = secret_change.finish(folder, now=time.time()) if finish else secret_change.begin(folder)
     if output is OutputFormat.JSON:
-        print_json({"data": str(folder), "secrets": said.ids})
+        print_json({"data": str(folder), "secrets": secrets.ids})
     elif finish:
-        note(f"nodes know each other by secret {said.ids[0]} alone")
+        note(f"nodes know each other by secret {secrets.ids[0]} alone")
     else:
-        note(f"nodes know each other by secret {said.ids[0]}, and {said.ids[1]} for the time being")
+        note(f"nodes know each other by secret {secrets.ids[0]}, and {secrets.ids[1]} for the time being")
         note(
             f"in a minute, with all nodes running: `headrace rotate-secret --finish{data_option(data)}`; a node that is"
             " stopped reads it when it starts"

@@ -55,10 +55,12 @@ class Sender:
             return
         self._store_held()
         more: dict[str, Any] = {"headers": list(headers)} if headers else {}
-        told = partial(self._delivered, self.sent + 1)
+        on_delivery = partial(self._delivered, self.sent + 1)
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, on_delivery=told, timestamp=timestamp or 0, **more)
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery=on_delivery, timestamp=timestamp or 0, **more
+                )
                 break
             except KafkaException as error:
                 self._fail(self.sent + 1, describe(error.args[0], topic))

@@ -77,17 +77,17 @@ def scrub(
 
 def merged(states: Mapping[int, Any]) -> dict[str, Any]:
     """The states of several nodes' scrubs, combined; a node that does not answer (None) is an error. Pure."""
-    told = {node: state for node, state in states.items() if state is not None}
-    errors = [f"node {node} does not answer" for node in states if node not in told]
-    for node, state in told.items():
+    answered = {node: state for node, state in states.items() if state is not None}
+    errors = [f"node {node} does not answer" for node in states if node not in answered]
+    for node, state in answered.items():
         errors += [error if len(states) == 1 else f"node {node}: {error}" for error in state["errors"]]
-    running = any(state["running"] for state in told.values())
-    kinds = sorted({state["state"] for state in told.values()})
+    running = any(state["running"] for state in answered.values())
+    kinds = sorted({state["state"] for state in answered.values()})
     return {
-        "nodes": len(told),
+        "nodes": len(answered),
         "running": running,
         "state": "running" if running else ", ".join(kinds),
-        **{name: sum(state[name] for state in told.values()) for name in SUMS},
-        "seconds": max((state["seconds"] for state in told.values()), default=0),
+        **{name: sum(state[name] for state in answered.values()) for name in SUMS},
+        "seconds": max((state["seconds"] for state in answered.values()), default=0),
         "errors": errors,
     }

@@ -188,7 +188,7 @@ def _policy(
     description: str | None,
 ) -> dict[str, Any]:
     """The policy's fields that were given, in the catalog's words and units."""
-    said = {
+    fields = {
         "ttl_ms": None if ttl is None else parse_duration(ttl),
         "retention_bytes": None if retention_bytes is None else parse_size(retention_bytes),
         "default_partitions": partitions,
@@ -198,7 +198,7 @@ def _policy(
         "volume": volume,
         "description": description,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _show(stream: dict[str, Any], output: OutputFormat) -> None:

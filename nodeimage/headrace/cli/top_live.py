@@ -97,14 +97,14 @@ class Sampler:
         begun = time.monotonic()
         new = [path for path in paths if path not in self._due_at]
         for path in [*new, *(path for path, at in self._due_at.items() if at <= begun)]:
-            told = {}
+            content = {}
             with contextlib.suppress(HeadraceError):  # the stream may be deleted by now
-                told = self._cluster.admin("stream.show", {"path": path, "figures": True})
+                content = self._cluster.admin("stream.show", {"path": path, "figures": True})
             now = time.monotonic()
             self._due_at.pop(path, None)
             self._due_at[path] = now
-            if told.get("messages") is not None:
-                self._streams[path] = StreamContent(told["messages"], told["bytes"])
+            if content.get("messages") is not None:
+                self._streams[path] = StreamContent(content["messages"], content["bytes"])
                 self._due_at[path] += CONTENT_S
             if now - begun >= STREAMS_S:
                 break

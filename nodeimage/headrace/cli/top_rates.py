@@ -99,17 +99,17 @@ class Rates:
         number = node["node"]
         now = sample.nodes.get(number)
         before = self._last.nodes.get(number) if self._last is not None else None
-        told = now or {}
-        lag_ms = told.get("loop_lag_ms") or {}
+        status = now or {}
+        lag_ms = status.get("loop_lag_ms") or {}
         cpu = rate(before, now, ("process", "cpu_since_start_ms"))
         return {
             "node": number,
             "state": node["state"],
             "roles": ", ".join(node["roles"]),
             "cpu_percent": None if cpu is None else round(cpu / 10, 1),  # in ms per second
-            "resident_bytes": (told.get("memory") or {}).get("resident_bytes"),
+            "resident_bytes": (status.get("memory") or {}).get("resident_bytes"),
             **{name: _whole(rate(before, now, path)) for name, path in COUNTED.items()},
-            "connections": (told.get("clients") or {}).get("connected"),
+            "connections": (status.get("clients") or {}).get("connected"),
             "loop_lag_p99_ms": lag_ms.get("p99"),
             "leads": node["leads"],
             "in_sync": node["in_sync"],
@@ -233,8 +233,8 @@ def ordered(rows: Sequence[dict[str, Any]], column: str, *, reverse: bool) -> li
 
 def _flows(status: Mapping[str, Any] | None) -> dict[str, Mapping[str, int]] | None:
     """Counters by stream in a node's status; None: it has none, as with older nodes."""
-    told = None if status is None else _at(status, ("traffic", "streams"))
-    return None if told is None else {each["stream"]: each for each in told}
+    flows = None if status is None else _at(status, ("traffic", "streams"))
+    return None if flows is None else {each["stream"]: each for each in flows}
 
 
 def _grown(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:

@@ -44,8 +44,8 @@ class BadQuantity(HeadraceError):
 
 
 def parse_duration(text: str) -> int:
-    """A duration in milliseconds; 0: forever. A bare number is refused, since its unit is unknown. Raises BadQuantity.
-    """
+    """A duration in milliseconds; 0: forever. A bare number is refused, since its unit is unknown. Raises
+    BadQuantity."""
     if text.strip().lower() in FOREVER:
         return 0
     return _parse(text, DURATIONS_MS, what="duration", example="30min, 12h, 7d or forever")

@@ -134,9 +134,9 @@ def volume_fields(
     size_limit: str | None,
     durability: str | None,
 ) -> dict[str, Any]:
-    """The volume's fields that were given, in the cluster's words and units. Raises HeadraceError for an invalid value.
-    """
-    said = {
+    """The volume's fields that were given, in the cluster's words and units. Raises HeadraceError for an invalid
+    value."""
+    fields = {
         "replicas": replicas,
         "min_in_sync": min_in_sync,
         "spread": spread,
@@ -145,7 +145,7 @@ def volume_fields(
         "size_limit": None if size_limit is None else max(0, parse_size(size_limit)),
         "durability": durability,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _zones(text: str) -> list[str]:

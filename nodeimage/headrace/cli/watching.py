@@ -113,11 +113,11 @@ def watch(gather: Callable[[], T], draw: Callable[[T], None], *, interval_s: flo
 
 
 def _show(last: T, draw: Callable[[T], None], failure: str, *, live: bool, apart: bool) -> None:
-    told = f"no answer at {time.strftime('%H:%M:%S')}, this is older: {printable(failure)}" if failure else ""
+    text = f"no answer at {time.strftime('%H:%M:%S')}, this is older: {printable(failure)}" if failure else ""
     if live:
-        put((f"{told}\n\n" if told else "") + captured(lambda: draw(last)))
-    elif told:
-        note(told)
+        put((f"{text}\n\n" if text else "") + captured(lambda: draw(last)))
+    elif text:
+        note(text)
     else:
         draw(last)
         if apart:

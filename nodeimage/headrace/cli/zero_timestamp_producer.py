@@ -212,7 +212,7 @@ def _check(error: int, message: str | None, place: Place | None) -> None:
     if not error:
         return
     code = code_of(error)
-    said = message or code.name.lower().replace("_", " ")
+    text = message or code.name.lower().replace("_", " ")
     if code in TRANSIENT:
-        raise _Retry(said)
-    raise NotStored(f"{place[0]}/{place[1]}: {said}" if place else f"{said}: {code.name.lower()}")
+        raise _Retry(text)
+    raise NotStored(f"{place[0]}/{place[1]}: {text}" if place else f"{text}: {code.name.lower()}")

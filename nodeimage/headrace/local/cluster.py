@@ -251,7 +251,7 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
         names = ensure_nodes(folder, options.nodes)
         if len(names) > len(ports):  # cluster.json is missing, but the nodes exist
             ports = Ports(bind).choose([None] * len(names), options.port)
-    for line in choice.said:
+    for line in choice.notices:
         progress(line)
     removed = removed_nodes(folder)
     for name in removed:

@@ -140,7 +140,7 @@ def read_cluster_file(folder: Path) -> ClusterFile | None:
     try:
         version = _fields.decode(written).get("version")
         if version != FILE_VERSION:
-            raise FolderRefused(f"{path} has version {version}, this headrace knows {FILE_VERSION}: use a newer one")
+            raise FolderRefused(f"{path} has version {version}, this headrace supports {FILE_VERSION}: use a newer one")
         return _files.decode(written)
     except msgspec.DecodeError as error:
         raise FolderRefused(
@@ -178,14 +178,14 @@ def open_folder(folder: Path) -> Path:
 
 
 def client_properties_path(folder: Path) -> Path:
-    """The file with a secure cluster's addresses and administrator, for clients; exists only if the cluster is secure.
-    """
+    """The file with a secure cluster's addresses and administrator, for clients; exists only if the cluster is
+    secure."""
     return folder / "client.properties"
 
 
 def room_file(folder: Path) -> Path:
-    """The file that reserves disk space: it is deleted when a new cluster store is written, on a disk that may be full.
-    """
+    """The file that reserves disk space: it is deleted when a new cluster store is written, on a disk that may be
+    full."""
     return folder / "room"
 
 

@@ -74,7 +74,7 @@ def start_node(folder: Path, asked: str, *, progress: Progress) -> NodeProcess:
         choice = Ports(cluster.bind)
         highest = max(node.port for node in cluster.nodes)
         port = choice.next_to(highest) if known is None else choice.choose([known.port], None)[0]
-        for line in choice.said:
+        for line in choice.notices:
             progress(line)
         progress(f"starting {name} on port {port}")
         own = known.options if known is not None else ()
@@ -125,8 +125,8 @@ def known_name(folder: Path, asked: str) -> str:
 
 
 def _opened(folder: Path) -> Path:
-    """The full path of a cluster's folder; creates nothing in other folders. Raises ClusterNotRunning, FolderRefused.
-    """
+    """The full path of a cluster's folder; creates nothing in other folders. Raises ClusterNotRunning,
+    FolderRefused."""
     path = expanded(folder)
     if read_cluster_file(path) is None and not node_folders(path):
         raise ClusterNotRunning(f"no cluster runs in {path}: start it with `headrace up`, or name one with --data")

@@ -21,10 +21,10 @@ class PortTaken(HeadraceError):
 
 
 class Ports:
-    """Chooses ports, none twice. `said`: lines for the user about ports that were replaced."""
+    """Chooses ports, none twice. `notices`: lines for the user about ports that were replaced."""
 
     def __init__(self, host: str) -> None:
-        self.said: list[str] = []
+        self.notices: list[str] = []
         self._host = host
         self._chosen: set[int] = set()
 
@@ -56,7 +56,7 @@ class Ports:
             if not soon_free(self._host, port):
                 holder = port_holder(port)
                 by = f" by {holder}" if holder else ""
-                raise PortTaken(f"port {port} is taken{by}: leave --port away, or name another")
+                raise PortTaken(f"port {port} is taken{by}: leave out --port, or name another")
         self._chosen.update(ports)
         return ports
 
@@ -67,7 +67,7 @@ class Ports:
             return wanted
         port = self._free()
         if usable:
-            self.said.append(f"port {wanted} is taken by {port_holder(wanted) or 'another process'}; using {port}")
+            self.notices.append(f"port {wanted} is taken by {port_holder(wanted) or 'another process'}; using {port}")
         return port
 
     def _free(self) -> int:

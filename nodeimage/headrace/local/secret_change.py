@@ -54,13 +54,13 @@ def _record_secret(folder: Path) -> str:
         return records.ensure_cluster(store).secret
 
 
-def _write(file: Path, said: Secrets) -> Secrets:
+def _write(file: Path, secrets_to_write: Secrets) -> Secrets:
     draft = file.with_suffix(".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as opened:
-        opened.writelines(f"{secret}\n" for secret in said if secret)
+        opened.writelines(f"{secret}\n" for secret in secrets_to_write if secret)
         opened.flush()
         os.fsync(descriptor)
     draft.replace(file)
-    return said
+    return secrets_to_write

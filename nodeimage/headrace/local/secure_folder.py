@@ -144,8 +144,8 @@ def ensure(folder: Path, names: Sequence[str], *, now: float) -> list[str]:
 
 
 def renew(folder: Path, *, now: float) -> list[str]:
-    """Call `ensure` for all nodes of the folder if a renewal is due or the password has changed; otherwise do nothing.
-    """
+    """Call `ensure` for all nodes of the folder if a renewal is due or the password has changed; otherwise do
+    nothing."""
     present = secured(folder)
     cluster = read_cluster_file(folder)
     if present is None or cluster is None or (now < present.renew_at and _follows_password(folder)):
@@ -185,8 +185,8 @@ def write_client_files(folder: Path, bootstrap: str) -> None:
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": authority,
         }
-        told = "".join(f"{name}={value}\n" for name, value in (common | librdkafka).items())
-        _keep(librdkafka_properties_path(folder), _HEAD + told)
+        librdkafka_lines = "".join(f"{name}={value}\n" for name, value in (common | librdkafka).items())
+        _keep(librdkafka_properties_path(folder), _HEAD + librdkafka_lines)
         _keep(
             client_properties_path(folder),
             f"{_HEAD}{_lines(common)}# by librdkafka's names\n{_lines(librdkafka)}# by Java's\n{_lines(java)}",
@@ -238,8 +238,8 @@ key = "listener/tls.key"
 
 
 def _authority(path: Path, trusted: Path, name: str, now: float, made: list[str]) -> "tuple[Authority, float, str]":
-    """The authority that signs, when it expires, and the certificates to trust: for a while the former authority's too.
-    """
+    """The authority that signs, when it expires, and the certificates to trust: for a while the former authority's
+    too."""
     from headrace.security.certificate_authority import Authority, CertificateRefused, KeyPair
 
     before = _read(path)

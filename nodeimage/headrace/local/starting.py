@@ -166,8 +166,8 @@ def await_ready(
     while True:
         for child in children:
             if child.name not in ready and (found := _ready(folder, child)) is not None:
-                told = {"node_id": found.id, "metrics_port": found.metrics_port}
-                ready[child.name] = msgspec.structs.replace(child.node, **told)
+                reported = {"node_id": found.id, "metrics_port": found.metrics_port}
+                ready[child.name] = msgspec.structs.replace(child.node, **reported)
                 if len(children) > 1:
                     progress(f"{child.name} is ready ({time.monotonic() - began:.1f} s)")
         if len(ready) == len(children):

@@ -232,7 +232,7 @@ class NodeCatalog(ReplicaListener):
         try:
             await self._fetch_from(node, replica)
         except (HeadraceError, OSError, sqlite3.Error) as error:
-            log.warning("the catalog's tables are not fetched", node=node.node_id, reason=str(error))
+            log.warning("the catalog's tables could not be fetched", node=node.node_id, reason=str(error))
             if isinstance(error, KafkaError) and error.code is Code.UNSUPPORTED_VERSION:
                 replica.report_damage()
 

@@ -66,12 +66,12 @@ class ClientListener(TlsWatch):
         self._jwks_changed = self._jwks is not None and self._jwks.look()
         return super().look()
 
-    def told(self, *, changed: bool, now: float) -> None:
+    def report(self, *, changed: bool, now: float) -> None:
         """Log what `look` found, if it is new."""
         if self._jwks_changed:
             log.info("authorities of the token issuer replaced", listener=self.config.name)
             self._jwks_changed = False
-        super().told(changed=changed, now=now)
+        super().report(changed=changed, now=now)
 
     def other_problem(self) -> str:
         """A problem other than the certificate that needs attention; "": none."""
@@ -140,7 +140,7 @@ class ClientListeners:
             try:
                 await self.look()
             except Exception:
-                log.exception("the files of a listener could not be looked at")
+                log.exception("the files of a listener could not be read")
 
     async def look(self) -> None:
         """Read all files again now."""
@@ -153,7 +153,7 @@ class ClientListeners:
     def _tell(self, changed: Mapping[TlsWatch, bool]) -> None:
         now = time.time()
         for each in self._watched:
-            each.told(changed=changed.get(each, False), now=now)
+            each.report(changed=changed.get(each, False), now=now)
 
 
 def read(path: Path | None, *, taken: Collection[str]) -> list[ClientListener]:

@@ -121,9 +121,9 @@ class NodeContainers:
                 while any(container in self._replicas.led for container in led) and self._has_successor():
                     await self._changes.wait()
         except (HeadraceError, OSError) as error:  # TimeoutError, too
-            log.info("stops without having handed over all", reason=str(error) or "timeout")
+            log.info("stops without having handed over everything", reason=str(error) or "timeout")
         except Exception:  # the node has to stop and sync all the same
-            log.exception("handing over went wrong")
+            log.exception("handing over failed")
 
     def _note_stopping(self, store: ClusterStore) -> None:
         """[blocking] Note in the folder, then in the cluster store, that this node stops.

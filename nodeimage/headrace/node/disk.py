@@ -81,11 +81,11 @@ class NodeDisk:
             await self._tell(self.full)
         except HeadraceError as error:
             self._told = None
-            log.warning("the cluster store was not told about the disk", full=self.full, reason=str(error))
+            log.warning("the disk's state was not recorded in the cluster store", full=self.full, reason=str(error))
             return
         except Exception:
             self._told = None
-            log.exception("telling the cluster store about the disk went wrong", full=self.full)
+            log.exception("recording the disk's state in the cluster store failed", full=self.full)
             return
         self._told = self.full
         log.warning("the disk is full" if self.full else "the disk has room again", used=self.used, left=left)

@@ -542,9 +542,9 @@ class Node:
     # --- the cluster store
 
     async def _registered(self, port: int, peer_port: int) -> tuple[ClusterRecord, NodeRecord]:
-        """Register this node, and wait for the store if it is on another machine and unavailable. Raises HeadraceError.
-        """
-        told = False
+        """Register this node, and wait for the store if it is on another machine and unavailable. Raises
+        HeadraceError."""
+        has_warned = False
         while True:
             try:
                 return await self.store(lambda store: self._register(store, port, peer_port))
@@ -552,9 +552,9 @@ class Node:
                 if isinstance(self._options.store, Path):
                     raise
                 self._waits_for = f"the cluster store: {error}"
-                if not told:
+                if not has_warned:
                     log.warning("waits for the cluster store", reason=str(error))
-                told = True
+                has_warned = True
             await asyncio.sleep(STORE_AGAIN_S)
 
     async def store(self, change: Callable[[ClusterStore], T]) -> T:
@@ -571,9 +571,9 @@ class Node:
         """[blocking]"""
         options = self._options
         cluster = records.ensure_cluster(store, first_nodes=options.first_nodes)
-        told = features.get_features(store)
-        features.check_level(told)
-        level = told.required
+        level_record = features.get_features(store)
+        features.check_level(level_record)
+        level = level_record.required
         replicas = cluster.replicas or default_replicas(cluster.first_nodes)
         minimum = cluster.min_in_sync or default_min_in_sync(replicas)
         records.ensure_volume(store, records.VolumeRecord("default", replicas=replicas, min_in_sync=minimum))
@@ -640,8 +640,8 @@ class Node:
         return records.next_producer_block(self._store, size, least=least)
 
     def _reserved(self, store: ClusterStore, cluster_id: str) -> Identity:
-        """[blocking] The identity for a new folder. A cluster store that was set back may hand out an id that is taken.
-        """
+        """[blocking] The identity for a new folder. A cluster store that was set back may hand out an id that is
+        taken."""
         while True:
             reserved = self._folder.reserved(cluster_id, lambda: records.take_node_id(store))
             known = records.get_node(store, NodeId(reserved.node_id))
@@ -666,9 +666,9 @@ class Node:
     def _follow_level(self) -> None:
         """Follow the cluster's feature level: make older versions refuse this node's folder as soon as the level is
         about to be raised, and make sure that the cluster knows which levels this run supports."""
-        told = self.view.features
+        level_record = self.view.features
         try:
-            features.check_level(told)
+            features.check_level(level_record)
         except NewerFormat as error:
             self._environment.too_new(error)
         if self._level_task is None and self._next_level_step() is not None:
@@ -677,15 +677,15 @@ class Node:
 
     def _next_level_step(self) -> Callable[[], Awaitable[None]] | None:
         """The next step towards what the view shows; None: all is done."""
-        told, own = self.view.features, self.view.nodes.get(self._record.node_id)
-        if told.required > self._fenced:
-            return partial(self._fence, told.required)
+        level_record, own = self.view.features, self.view.nodes.get(self._record.node_id)
+        if level_record.required > self._fenced:
+            return partial(self._fence, level_record.required)
         if own is not None and own.run == self._record.run and own.supports != self._record.supports:
             return self._say_range
-        if told.required < self._fenced:
+        if level_record.required < self._fenced:
             return partial(self._raise_again, self._fenced)
-        if told.level > self._noted and CATALOG_ID in self.replicas.led:
-            return partial(self._note_level, told.level)
+        if level_record.level > self._noted and CATALOG_ID in self.replicas.led:
+            return partial(self._note_level, level_record.level)
         return None
 
     async def _follow_steps(self) -> None:
@@ -698,7 +698,7 @@ class Node:
                     log.warning("the cluster's feature level is not followed yet", level=level, reason=str(error))
                     await asyncio.sleep(STORE_AGAIN_S)
                 except Exception:
-                    log.exception("following the cluster's feature level went wrong")
+                    log.exception("following the cluster's feature level failed")
                     await asyncio.sleep(STORE_AGAIN_S)
         finally:
             self._level_task = None

@@ -1,5 +1,5 @@
-"""The check that listeners open to anybody are on loopback, unless `--allow-anonymous` allows them elsewhere. No I/O.
-"""
+"""The check that listeners open to anybody are on loopback, unless `--allow-anonymous` allows them elsewhere. No
+I/O."""
 
 from collections.abc import Iterable
 

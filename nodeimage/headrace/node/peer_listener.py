@@ -55,15 +55,15 @@ class PeerListener(TlsWatch):
             self._secrets.look()
         return super().look()
 
-    def told(self, *, changed: bool, now: float) -> None:
+    def report(self, *, changed: bool, now: float) -> None:
         """Use the secrets that `look` found for new connections, and log what it found, if it is new."""
         self._use_secrets()
-        super().told(changed=changed, now=now)
+        super().report(changed=changed, now=now)
 
     def _use_secrets(self) -> None:
         if self._server is None or self._client is None or not self._record_secret:
             return
-        wanted = (None if self._secrets is None else self._secrets.told) or Secrets(self._record_secret)
+        wanted = (None if self._secrets is None else self._secrets.secrets) or Secrets(self._record_secret)
         if wanted == self._in_use:
             return
         for each in (self._server, self._client):

@@ -49,7 +49,7 @@ class PeerSecrets:
     def __init__(self, file: Path) -> None:
         """Raises SecretsRefused for an existing file without valid secrets."""
         self._file = file
-        self.told = read_secrets(file)
+        self.secrets = read_secrets(file)
         """The secrets that the file last contained; None: the file has never existed."""
         self.fault = ""
         """Why the file's contents are not in use; "": they are."""
@@ -61,13 +61,13 @@ class PeerSecrets:
         except SecretsRefused as error:
             self.fault = str(error)
             return False
-        if found is None and self.told is not None:
+        if found is None and self.secrets is not None:
             self.fault = f"{self._file} is gone; what it said stays in use until this node starts again: put it back"
             return False
         self.fault = ""
-        if found == self.told:
+        if found == self.secrets:
             return False
-        self.told = found
+        self.secrets = found
         return True
 
 

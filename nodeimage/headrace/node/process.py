@@ -82,9 +82,9 @@ async def _serve_bounded(options: Options, limits: LogLimits) -> int:
 
 def _write_ready(path: Path, identity: NodeIdentity, **ports: int | None) -> None:
     temporary = path.with_suffix(".tmp")
-    told = {"id": identity.node_id, "host": identity.host, "port": identity.port, "pid": os.getpid()}
-    told |= {name: port for name, port in ports.items() if port is not None}
-    temporary.write_text(json.dumps(told))
+    ready_fields = {"id": identity.node_id, "host": identity.host, "port": identity.port, "pid": os.getpid()}
+    ready_fields |= {name: port for name, port in ports.items() if port is not None}
+    temporary.write_text(json.dumps(ready_fields))
     temporary.rename(path)
 
 

@@ -123,9 +123,9 @@ class Registration:
                 self._end(str(error))
                 return
             except HeadraceError as error:
-                log.warning("this node's registration is not put back yet", reason=str(error))
+                log.warning("this node's registration could not be restored yet", reason=str(error))
             except Exception:
-                log.exception("putting this node's registration back went wrong")
+                log.exception("restoring this node's registration failed")
             self._view.refresh()
             await asyncio.sleep(AGAIN_S)
 

@@ -66,7 +66,7 @@ async def ensure_admin(catalog: Catalog, admin: BootstrapAdmin, *, executor: Exe
     if known is None:
         made = await asyncio.get_running_loop().run_in_executor(executor, partial(_credentials, admin))
         await _submit(catalog, AlterCredentials(deletions=[], upserts=made, now=now))
-        log.info("administrator made", user=admin.user)
+        log.info("administrator created", user=admin.user)
     if not expressions:
         text = expression_of(users=[admin.user]).text
         item = AccessItem(kind=CLUSTER, object="", permission=Permission.ADMIN.value, expression=text)
@@ -88,7 +88,7 @@ async def secure(catalog: Catalog) -> None:
             "--bootstrap-admin FILE"
         )
     await _submit(catalog, SecureCluster(on=True))
-    log.warning("security is on: from now on clients may do what access expressions let them")
+    log.warning("security is on: from now on clients may do only what access expressions allow")
 
 
 async def _submit(catalog: Catalog, command: CatalogCommand[Any]) -> None:

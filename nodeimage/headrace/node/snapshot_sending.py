@@ -91,8 +91,8 @@ class LentSnapshots:
         self._timers: dict[Position, asyncio.TimerHandle] = {}
 
     async def lend(self, snapshot: GivenSnapshot) -> Position:
-        """Hold a snapshot for the calls that read it, and return its position. Raises HeadraceError if it is damaged.
-        """
+        """Hold a snapshot for the calls that read it, and return its position. Raises HeadraceError if it is
+        damaged."""
         position = snapshot.position
         if position in self._lent:
             snapshot.close()

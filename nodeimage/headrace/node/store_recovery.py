@@ -139,7 +139,7 @@ class StoreRecovery:
         try:
             answer, payload = await self._peers.call(node.peer_address, asked, timeout_s=ANSWER_S)
         except HeadraceError as error:
-            text = "all have to be up, or what only one of them has would be lost; one that is gone for good has to be"
+            text = "all nodes must be up, or data that only one has would be lost; one that is gone forever has to be"
             raise _refused(f"node {node.node_id} does not answer ({error}): {text} removed first") from error
         return answer, heard(payload)
 
@@ -148,7 +148,7 @@ class StoreRecovery:
         if len(warnings) > WARNINGS:  # a frame's header has room for a few thousand
             warnings = [
                 *warnings[:WARNINGS],
-                f"node {self._node}: {len(warnings) - WARNINGS} more are left out, likewise",
+                f"node {self._node}: {len(warnings) - WARNINGS} more like these are left out",
             ]
         counters = highest(
             [
@@ -177,7 +177,7 @@ def _withdraw(store: ClusterStore, containers: Collection[ContainerId]) -> None:
                 store.delete(found.key, found.version)
             except VersionConflict:
                 continue
-            log.warning("a container's record is taken away, as it is an old copy", container=container)
+            log.warning("a container's record is deleted, as it is an old copy", container=container)
 
 
 def _put(store: ClusterStore, lost: Sequence[ContainerRecord]) -> None:
@@ -191,7 +191,7 @@ def _put(store: ClusterStore, lost: Sequence[ContainerRecord]) -> None:
             container_records.put_container(store, record, None)
         except VersionConflict:
             continue
-        log.warning("a container's record is back", **_shown(record))
+        log.warning("a container's record is restored", **_shown(record))
 
 
 def _shown(record: ContainerRecord) -> dict[str, Any]:

@@ -60,4 +60,4 @@ class SubmitFence:
             self._least.clear()
         least = self._least[asked.run] = max(asked.least, self._least.get(asked.run, 0))
         if asked.number < least:
-            raise KafkaError(Code.NOT_CONTROLLER, "this comes late: whoever sent it has given it up")
+            raise KafkaError(Code.NOT_CONTROLLER, "this attempt is late: its sender has given it up")

@@ -100,7 +100,7 @@ class TablesRepair:
             except (HeadraceError, OSError, sqlite3.Error) as error:
                 log.warning("the catalog's damaged tables are not made anew yet", reason=str(error))
             except Exception:
-                log.exception("making the catalog's tables anew went wrong")
+                log.exception("rebuilding the catalog's tables failed")
             if self._tables.damage:
                 await asyncio.sleep(ALONE_RETRY_S if self._tables.served_damaged else RETRY_S)
         if not self._tables.damage:
@@ -129,7 +129,7 @@ class TablesRepair:
             await self._tables.rebuild_alone()
         except (HeadraceError, OSError, sqlite3.Error) as error:
             if not self._tables.served_damaged:
-                log.error("the catalog's tables cannot be made anew from what this node has", reason=str(error))
+                log.error("the catalog's tables cannot be rebuilt from this node's data", reason=str(error))
             self._tables.serve_damaged()
 
     # --- comparison
@@ -140,9 +140,9 @@ class TablesRepair:
             try:
                 await self.compare()
             except (HeadraceError, OSError, sqlite3.Error) as error:
-                log.debug("the catalog's tables are not compared", reason=str(error))
+                log.debug("the catalog's tables could not be compared", reason=str(error))
             except Exception:
-                log.exception("comparing the catalog's tables went wrong")
+                log.exception("comparing the catalog's tables failed")
 
     async def compare(self) -> None:
         """Compare this node's tables with those of the catalog's replicas that answer."""
@@ -153,10 +153,10 @@ class TablesRepair:
         if not before:
             return
         others = [node for node in sorted({*record.replicas, record.leader}) if node != self._node_id]
-        told = dict(zip(others, await asyncio.gather(*map(self._ask, others)), strict=True))
+        their_marks = dict(zip(others, await asyncio.gather(*map(self._ask, others)), strict=True))
         own = dict([*before, *await self._tables.marks()])
         votes = self._node_id in record.replicas
-        if differs := differing(own, told, votes=votes, leader=record.leader):
+        if differs := differing(own, their_marks, votes=votes, leader=record.leader):
             self._tables.found_damage(f"the tables differ from those of the nodes {', '.join(map(str, differs))}")
 
     async def _ask(self, node_id: NodeId) -> Marks:

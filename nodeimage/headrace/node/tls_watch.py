@@ -36,7 +36,7 @@ class TlsWatch:
         """[blocking] Read the files again and use what changed; returns whether new connections are affected."""
         return self._tls is not None and self._tls.look(now=time.time())
 
-    def told(self, *, changed: bool, now: float) -> None:
+    def report(self, *, changed: bool, now: float) -> None:
         """Log what `look` found, if it is new."""
         if not self.has_files:
             return

@@ -49,8 +49,8 @@ class PlainOr:
 
 @dataclass(frozen=True, slots=True)
 class AccessExpression:
-    """A compiled expression, created by `parse` or `expression_of`. Two are equal if their canonical texts are equal.
-    """
+    """A compiled expression, created by `parse` or `expression_of`. Two are equal if their canonical texts are
+    equal."""
 
     text: str
     """The canonical text."""
@@ -88,8 +88,8 @@ class AccessExpression:
 
 
 def parse(text: str) -> AccessExpression:
-    """The expression with this text. Raises ExpressionFault, which says where it is wrong and what is expected there.
-    """
+    """The expression with this text. Raises ExpressionFault, which says where it is wrong and what is expected
+    there."""
     return _compiled(parse_tree(text))
 
 

@@ -61,11 +61,11 @@ class AuditEvent:
 
     def fields(self, *, left_out: int = 0) -> Mapping[str, object]:
         """The fields to write; `left_out`: how many events of the same principal were left out before this one."""
-        told: dict[str, object] = {
+        event_fields: dict[str, object] = {
             field: _bounded(value) if isinstance(value := getattr(self, field), str) else value
             for field in self.__slots__
         }
-        return told | {"left_out": left_out} if left_out else told
+        return event_fields | {"left_out": left_out} if left_out else event_fields
 
 
 _CHANGES: Final = frozenset(map(str, Change))

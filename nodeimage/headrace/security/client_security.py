@@ -100,8 +100,8 @@ class Security:
 
 
 def of_security(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that concern security: a client's file holds others too, such as `bootstrap.servers` and `acks`.
-    """
+    """The properties that concern security: a client's file holds others too, such as `bootstrap.servers` and
+    `acks`."""
     return {name: value for name, value in properties.items() if name.startswith(("security.", "sasl.", "ssl."))}
 
 
@@ -149,7 +149,7 @@ def librdkafka_properties(security: Security) -> dict[str, str]:
         }
     if security.tls:
         found["ssl.endpoint.identification.algorithm"] = "https" if security.check_host else "none"
-        told = {
+        optional = {
             "ssl.ca.location": security.ca_file,
             "ssl.ca.pem": security.ca_pem,
             "ssl.certificate.location": security.certificate_file,
@@ -158,7 +158,7 @@ def librdkafka_properties(security: Security) -> dict[str, str]:
             "ssl.key.pem": security.key_pem,
             "ssl.key.password": security.key_password,
         }
-        found |= {name: value for name, value in told.items() if value}
+        found |= {name: value for name, value in optional.items() if value}
     return found
 
 

@@ -221,7 +221,7 @@ def _rows_of_cluster(rules: AccessRules, permissions: Mapping[Permission, PlainO
 
 
 def _rows(
-    resource: Resource, name: str, pattern: Pattern, holders: Mapping[Permission, PlainOr], told: Sequence[Permission]
+    resource: Resource, name: str, pattern: Pattern, holders: Mapping[Permission, PlainOr], listed: Sequence[Permission]
 ) -> Iterable[Acl]:
     has: dict[str, set[Permission]] = {}
     for permission, names in holders.items():
@@ -232,7 +232,7 @@ def _rows(
             yield Acl(resource, name, pattern, principal, AclOperation.ALL)
             continue
         operations: set[AclOperation] = set()
-        for permission in permissions.intersection(told):
+        for permission in permissions.intersection(listed):
             operations.update(GIVES[permission], IMPLIES[permission])
         for operation in operations:
             yield Acl(resource, name, pattern, principal, operation)

@@ -102,12 +102,12 @@ def parse(text: str, *, folder: Path, taken: Collection[str] = ()) -> tuple[List
     Raises ListenersRefused, which names the listener and the key, with advice.
     """
     try:
-        told = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ListenersRefused(f"it is no TOML: {error}") from None
-    if unknown := [name for name in told if name != "listener"]:
+    if unknown := [name for name in document if name != "listener"]:
         raise ListenersRefused(f"{_shown(unknown[0])} is not known; a listener begins with [[listener]]")
-    tables = told.get("listener")
+    tables = document.get("listener")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ListenersRefused("it holds no listener; one begins with [[listener]]")
     found: list[ListenerConfig] = []
@@ -179,12 +179,12 @@ def _port(table: Mapping[str, Any], name: str) -> int:
 
 
 def _protocol(table: Mapping[str, Any], name: str) -> ListenerProtocol:
-    told = _text(table, name, "protocol")
+    value = _text(table, name, "protocol")
     try:
-        return ListenerProtocol(told)
+        return ListenerProtocol(value)
     except ValueError:
         known = ", ".join(ListenerProtocol)
-        raise _fault(name, "protocol", f"is {_shown(told)}; there are {known}") from None
+        raise _fault(name, "protocol", f"is {_shown(value)}; there are {known}") from None
 
 
 def _sasl(table: Mapping[str, Any], name: str, folder: Path) -> SaslConfig:
@@ -212,10 +212,10 @@ def _tls(table: Mapping[str, Any], name: str, folder: Path) -> TlsFiles:
         raise _fault(name, "client_ca", f"is missing; with client_auth {wanted} it is the file of clients' authorities")
 
     def path(key: str) -> Path:
-        told = _text(table, name, key)
-        if not told or "\0" in told:
-            raise _fault(name, key, f"is {_shown(told)}, which is no file's name")
-        return folder / told
+        name_of_file = _text(table, name, key)
+        if not name_of_file or "\0" in name_of_file:
+            raise _fault(name, key, f"is {_shown(name_of_file)}, which is no file's name")
+        return folder / name_of_file
 
     client_ca = path("client_ca") if "client_ca" in table else None
     return TlsFiles(path("certificate"), path("key"), client_ca, wanted)

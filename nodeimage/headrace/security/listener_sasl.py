@@ -85,15 +85,15 @@ def parse_sasl(table: Mapping[str, Any], folder: Path) -> SaslConfig:
 def _mechanisms(table: Mapping[str, Any]) -> tuple[str, ...]:
     if "mechanisms" not in table:
         raise SaslFault("mechanisms", f"is missing; a listener with SASL says a list of {', '.join(MECHANISMS)}")
-    told = _list(table, "mechanisms", path="mechanisms")
-    if not told:
+    names = _list(table, "mechanisms", path="mechanisms")
+    if not names:
         raise SaslFault("mechanisms", f"is empty: nobody could authenticate; there are {', '.join(MECHANISMS)}")
-    for name in told:
+    for name in names:
         if name not in MECHANISMS:
             raise SaslFault("mechanisms", f"has {shown(name)}; there are {', '.join(MECHANISMS)}")
-    if len(set(told)) < len(told):
+    if len(set(names)) < len(names):
         raise SaslFault("mechanisms", "has one twice")
-    return tuple(told)
+    return tuple(names)
 
 
 def _oauth(table: Mapping[str, Any]) -> OAuthSettings:
@@ -103,17 +103,17 @@ def _oauth(table: Mapping[str, Any]) -> OAuthSettings:
     for key in _OAUTH_REQUIRED:
         if key not in table:
             raise SaslFault(f"oauth.{key}", "is missing; without it tokens of anybody would count")
-    told: dict[str, Any] = {key: table[key] for key in _OAUTH_TEXTS if key != "jwks_ca" and _text(table, key)}
+    settings: dict[str, Any] = {key: table[key] for key in _OAUTH_TEXTS if key != "jwks_ca" and _text(table, key)}
     for key, name in _OAUTH_LISTS.items():
         if key in table:
-            told[name] = frozenset(_list(table, key, path=f"oauth.{key}"))
+            settings[name] = frozenset(_list(table, key, path=f"oauth.{key}"))
     if "clock_skew_s" in table:
         skew_s = table["clock_skew_s"]
         if type(skew_s) not in (int, float):
             raise SaslFault("oauth.clock_skew_s", f"is {shown(skew_s)}; it is a number of seconds")
-        told["clock_skew_s"] = float(skew_s)
+        settings["clock_skew_s"] = float(skew_s)
     try:
-        return OAuthSettings(**told)
+        return OAuthSettings(**settings)
     except KafkaError as error:
         raise SaslFault("oauth:", str(error)) from None
 
@@ -129,10 +129,10 @@ def _text(table: Mapping[str, Any], key: str) -> bool:
 
 def _list(table: Mapping[str, Any], key: str, *, path: str) -> list[str]:
     """The list of texts at `key`; a single text counts as a list of one."""
-    told = table[key]
-    texts = [told] if isinstance(told, str) else told
+    value = table[key]
+    texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-        raise SaslFault(path, f'is {shown(told)}; it is a list, as ["a", "b"]')
+        raise SaslFault(path, f'is {shown(value)}; it is a list, as ["a", "b"]')
     return texts
 
 

@@ -156,10 +156,10 @@ def _handshake_with_itself(server: ssl.SSLContext, client: ssl.SSLContext, files
             except ssl.SSLWantReadError:
                 pass
     except ssl.SSLError as error:
-        told = getattr(error, "verify_message", "") or error.reason
+        reason = getattr(error, "verify_message", "") or error.reason
         raise TlsRefused(
-            f"other nodes would refuse the certificate in {files.certificate}: {told}; it has to be of an authority in "
-            f"{files.client_ca}, for servers and for clients"
+            f"other nodes would refuse the certificate in {files.certificate}: {reason}; it has to be of an authority "
+            f"in {files.client_ca}, for servers and for clients"
         ) from None
     shown = connecting.getpeercert(binary_form=True)
     if shown is None or shown != connected.getpeercert(binary_form=True):

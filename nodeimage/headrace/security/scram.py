@@ -47,9 +47,9 @@ class ScramClient:
 
     def final(self, server_first: bytes) -> bytes:
         """[blocking] The client's last message; hashing takes up to half a second. Raises `ScramFailed`."""
-        said = _attributes(server_first)
+        attributes = _attributes(server_first)
         try:
-            nonce, salt, rounds = said["r"], from_base64(said["s"]), int(said["i"])
+            nonce, salt, rounds = attributes["r"], from_base64(attributes["s"]), int(attributes["i"])
         except (KeyError, ValueError) as error:
             raise ScramFailed("the server's first message is not SCRAM's") from error
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
@@ -59,20 +59,20 @@ class ScramClient:
                 f"the server wants {rounds} iterations; {LEAST_ITERATIONS} to {MOST_ITERATIONS} are taken"
             )
         without_proof = f"c={NO_CHANNEL_BINDING},r={nonce}"
-        said_by_both = b",".join((self._bare.encode(), server_first, without_proof.encode()))
+        messages = b",".join((self._bare.encode(), server_first, without_proof.encode()))
         salted = salted_password(self._hash, self._password, salt, rounds)
         key = client_key(self._hash, salted)
-        proof = xor(key, sign(self._hash, stored_key(self._hash, key), said_by_both))
-        self._signature = sign(self._hash, server_key(self._hash, salted), said_by_both)
+        proof = xor(key, sign(self._hash, stored_key(self._hash, key), messages))
+        self._signature = sign(self._hash, server_key(self._hash, salted), messages)
         return f"{without_proof},p={to_base64(proof)}".encode()
 
     def verify(self, server_final: bytes) -> None:
         """Check that the server knows the password too. Raises `ScramFailed`."""
-        said = _attributes(server_final)
-        if "e" in said:
-            raise ScramFailed(f"the server says {said['e'][:100]!r}")
+        attributes = _attributes(server_final)
+        if "e" in attributes:
+            raise ScramFailed(f"the server says {attributes['e'][:100]!r}")
         try:
-            signature = from_base64(said.get("v", ""))
+            signature = from_base64(attributes.get("v", ""))
         except ValueError as error:
             raise ScramFailed("the server's last message is not SCRAM's") from error
         if not self._signature or not hmac.compare_digest(signature, self._signature):

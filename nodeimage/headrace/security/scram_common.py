@@ -40,9 +40,9 @@ def server_key(hash_name: str, salted: bytes) -> bytes:
     return hmac.digest(salted, b"Server Key", hash_name)
 
 
-def sign(hash_name: str, key: bytes, said: bytes) -> bytes:
+def sign(hash_name: str, key: bytes, messages: bytes) -> bytes:
     """A side's signature over all messages."""
-    return hmac.digest(key, said, hash_name)
+    return hmac.digest(key, messages, hash_name)
 
 
 def xor(one: bytes, other: bytes) -> bytes:

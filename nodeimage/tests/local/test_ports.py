@@ -10,7 +10,7 @@ HOST = "127.0.0.1"
 
 
 def run_of_free_ports(count: int) -> int:
-    """The first of `count` ports in a row that are free."""
+    """The first of `count` consecutive free ports."""
     for _ in range(100):
         first = free_port(HOST)
         if all(port_is_free(HOST, port) for port in range(first, first + count)):
@@ -45,7 +45,7 @@ def test_a_new_cluster_starts_at_kafkas_port_or_says_why_not() -> None:
     was_free = port_is_free(HOST, DEFAULT_PORT)
     (chosen,) = ports.choose([None], None)
     assert (chosen == DEFAULT_PORT) == was_free
-    assert bool(ports.said) != was_free
+    assert bool(ports.notices) != was_free
 
 
 def test_the_ports_of_the_last_start_are_kept_and_new_nodes_come_after_them() -> None:
@@ -61,7 +61,7 @@ def test_a_kept_port_that_is_taken_gives_way_alone() -> None:
         assert chosen[0] in FREE_PORTS
         assert chosen[0] != first
         assert chosen[1] == first + 1
-        assert str(first) in ports.said[0]
+        assert str(first) in ports.notices[0]
 
 
 def test_one_more_node_gets_the_next_port_or_a_free_one() -> None:

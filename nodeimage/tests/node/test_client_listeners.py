@@ -1,4 +1,4 @@
-"""The listeners of a node's file: how they are read, and what is told of their files as these change."""
+"""The listeners of a node's file: how the file is read, and what is reported when the files it names change."""
 
 import asyncio
 import shutil
@@ -28,9 +28,9 @@ def listeners(tmp_path: Path, certificates: Certificates) -> TlsListeners:
 
 
 def told(listener: ClientListener, *, now: float) -> list[str]:
-    """What a look now says in the log."""
+    """What a look now logs."""
     with capture_logs() as logs:
-        listener.told(changed=listener.look(), now=now)
+        listener.report(changed=listener.look(), now=now)
     return [each["event"] for each in logs if each["event"] in LOGGED]
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_served_names_the_file_or_the_listener(listeners: TlsList
 
 
 def test_what_is_wrong_is_logged_once_and_shown_until_it_is_over(listeners: TlsListeners) -> None:
-    now = time.time() - 20 * DAY_S  # when it does not expire soon
+    now = time.time() - 20 * DAY_S  # early enough that the certificate does not expire soon
     secure, _ = read(listeners.file, taken=())
     assert told(secure, now=now) == []
     listeners.put("renewed", into="server", kinds=(".pem",))
@@ -118,7 +118,7 @@ async def test_files_are_looked_at_now_and_then(listeners: TlsListeners, monkeyp
 
 
 def test_authorities_of_a_token_issuer_are_read_again(listeners: TlsListeners, certificates: Certificates) -> None:
-    """Of a listener without TLS of its own too."""
+    """Also for a listener without TLS of its own."""
     folder = listeners.file.parent
     shutil.copy(certificates.path("ca.pem"), folder / "issuer-ca.crt")
     listeners.file.write_text(
@@ -139,7 +139,7 @@ def test_authorities_of_a_token_issuer_are_read_again(listeners: TlsListeners, c
     other = Authority.create("another", days=10, now=time.time()).pair.certificate
     (folder / "issuer-ca.crt").write_text(other)
     with capture_logs() as logs:
-        tokens.told(changed=tokens.look(), now=time.time())
+        tokens.report(changed=tokens.look(), now=time.time())
     assert {each["event"] for each in logs} == {
         "authorities of the token issuer replaced",
         "TLS is as it should be again",

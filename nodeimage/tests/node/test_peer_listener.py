@@ -1,4 +1,4 @@
-"""Nodes of one cluster with `--peer-tls`: they serve, their certificates change, and their status says how it is."""
+"""Nodes of one cluster with `--peer-tls`: they serve, their certificates change, and their status reports that."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ ACCEPT, REQUIRE = PeerTlsMode.ACCEPT, PeerTlsMode.REQUIRE
 
 @asynccontextmanager
 async def cluster(folder: Path, *modes: PeerTlsMode | None) -> AsyncIterator[list[Node]]:
-    """Nodes that serve, whose TLS with each other is in these modes; None: they have none."""
+    """Serving nodes with these modes of TLS between them; None: without TLS."""
     SqliteStore(folder / "cluster.sqlite").close()
     made = [
         Node(
@@ -61,19 +61,19 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def peer_status(node: Node) -> Any:
-    """Of listener `peer`."""
+    """The status of listener `peer`."""
     found = await node.parts.status.status()
     return next(each for each in found["listeners"] if each["name"] == "peer")
 
 
 async def probes(node: Node, other: Node) -> None:
-    """Over a connection that there is, or a new one."""
+    """Probe over an existing connection, or a new one."""
     address = node.view.nodes[other.identity.node_id].peer_address
     await node.peers.call(address, Probe(), timeout_s=20)
 
 
 async def replicates(nodes: list[Node]) -> None:
-    """All containers have all of their replicas in sync."""
+    """Wait until all replicas of all containers are in sync."""
 
     async def in_sync() -> bool:
         found = [node.view.containers.values() for node in nodes]
@@ -125,7 +125,7 @@ async def test_nodes_get_tls_one_after_the_other(tmp_path: Path) -> None:
         address = nodes[0].view.nodes[nodes[0].identity.node_id].peer_address
         assert f"{address[0]}:{address[1]}" in shown["problem"]
         assert "may speak no TLS" in shown["problem"]
-        assert len(nodes[1].peers.spoken_plainly()) == 1  # with the third it speaks TLS
+        assert len(nodes[1].peers.spoken_plainly()) == 1  # TLS is used with the third node
 
 
 async def test_a_node_without_tls_is_kept_out_of_a_cluster_that_requires_it(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_node_without_tls_is_kept_out_of_a_cluster_that_requires_it(tmp_
 
 
 async def test_the_secret_of_a_cluster_changes_while_it_serves(tmp_path: Path) -> None:
-    """One node after the other, by way of both; connections that there are live on."""
+    """The nodes change one after the other, by way of accepting both secrets; existing connections stay open."""
     async with cluster(tmp_path, REQUIRE, REQUIRE) as nodes:
         await replicates(nodes)
         record = nodes[0].view.cluster
@@ -201,7 +201,7 @@ def test_many_plain_nodes_are_told_of_shortly(tmp_path: Path) -> None:
     client: Any = Client()
     server: Any = None
     listener.serves(server, client, secret="")
-    listener.told(changed=False, now=time.time() - 30 * 86_400)
+    listener.report(changed=False, now=time.time() - 30 * 86_400)
     assert listener.problem == (
         "nodes are spoken to without TLS: 10.0.0.1:0 (no TLS), 10.0.0.1:1 (no TLS), 10.0.0.1:2 (no TLS) and 2 more"
     )

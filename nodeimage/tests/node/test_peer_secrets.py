@@ -1,4 +1,4 @@
-"""What a file of secrets says, and what is left in use where it says nothing."""
+"""The secrets in a file, and which ones stay in use if the file is invalid."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ ONE, OTHER = "ab" * 16, "0123456789abcdef" * 4
 def test_a_secret_changes_by_way_of_both(tmp_path: Path) -> None:
     file = tmp_path / "peer-secrets"
     secrets = PeerSecrets(file)
-    assert secrets.told is None
+    assert secrets.secrets is None
     assert not secrets.look()
     for text, told in (
         (f"{ONE}\n", Secrets(ONE)),
@@ -22,8 +22,8 @@ def test_a_secret_changes_by_way_of_both(tmp_path: Path) -> None:
         file.write_text(text)
         assert secrets.look()
         assert not secrets.look()
-        assert secrets.told == told
-        assert PeerSecrets(file).told == told
+        assert secrets.secrets == told
+        assert PeerSecrets(file).secrets == told
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_says_no_secrets_leaves_in_use_what_was(tmp_path: Path, text: str) 
     secrets = PeerSecrets(file)
     file.write_text(text)
     assert not secrets.look()
-    assert secrets.told == Secrets(ONE)
+    assert secrets.secrets == Secrets(ONE)
     assert str(file) in secrets.fault
     for part in text.split():
         assert part not in secrets.fault
@@ -65,7 +65,7 @@ def test_a_file_that_is_gone_leaves_in_use_what_was(tmp_path: Path) -> None:
     secrets = PeerSecrets(file)
     file.unlink()
     assert not secrets.look()
-    assert (secrets.told, "is gone" in secrets.fault) == (Secrets(ONE), True)
+    assert (secrets.secrets, "is gone" in secrets.fault) == (Secrets(ONE), True)
     file.mkdir()
     assert not secrets.look()
     assert "cannot be read" in secrets.fault

@@ -1,4 +1,4 @@
-"""What is told of files for TLS: in the log when it is new, in the status until it is over."""
+"""Reports on TLS files: in the log when a problem is new, in the status until it is over."""
 
 import time
 from pathlib import Path
@@ -20,9 +20,9 @@ class Watch(TlsWatch):
         return self.other
 
     def say(self, *, now: float) -> list[str]:
-        """What a look now says in the log."""
+        """What a look now logs."""
         with capture_logs() as logs:
-            self.told(changed=self.look(), now=now)
+            self.report(changed=self.look(), now=now)
         return [each["event"] for each in logs]
 
 

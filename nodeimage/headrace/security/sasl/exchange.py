@@ -83,8 +83,8 @@ class _State(Enum):
 
 
 class SaslExchange:
-    """One connection's authentication. `handshake` and `step` are called in the order of its requests, one at a time.
-    """
+    """One connection's authentication. `handshake` and `step` are called in the order of its requests, one at a
+    time."""
 
     def __init__(self, offered: Offered, *, max_reauth_ms: int, monotonic_ms: Callable[[], int], audit: Audit) -> None:
         """`max_reauth_ms`: `connections.max.reauth.ms`; 0: sessions last as long as their proofs."""

@@ -58,15 +58,15 @@ def _pairs(text: str) -> dict[str, str]:
     parts = text.split("\x01", MOST_PAIRS)
     pairs: dict[str, str] = {}
     for part in parts:
-        said = _PAIR.fullmatch(part)
-        if said is None or said[1] in pairs:
+        found = _PAIR.fullmatch(part)
+        if found is None or found[1] in pairs:
             raise SaslFailed(Refusal.MALFORMED)
-        pairs[said[1]] = said[2]
+        pairs[found[1]] = found[2]
     return pairs
 
 
 def _token(authorization: str) -> str:
-    said = _BEARER.fullmatch(authorization)
-    if said is None:
+    found = _BEARER.fullmatch(authorization)
+    if found is None:
         raise SaslFailed(Refusal.NO_TOKEN)
-    return said[1]
+    return found[1]

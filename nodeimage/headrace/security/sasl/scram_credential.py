@@ -1,5 +1,5 @@
-"""What a server stores of a password: two keys, from which the password cannot be recovered, and how they were derived.
-"""
+"""What a server stores of a password: two keys, from which the password cannot be recovered, and how they were
+derived."""
 
 import hashlib
 import hmac
@@ -102,8 +102,8 @@ class Credentials(Protocol):
         """A secret shared by all nodes, from which credentials for unknown users are derived."""
 
     async def scram(self, user: str, mechanism: str) -> ScramCredential | None:
-        """A user's credential; None if there is no such user or credential. Raises HeadraceError if it cannot be read.
-        """
+        """A user's credential; None if there is no such user or credential. Raises HeadraceError if it cannot be
+        read."""
 
 
 def credential_of_unknown(key: bytes, user: str, mechanism: str) -> ScramCredential:

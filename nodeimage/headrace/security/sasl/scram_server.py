@@ -65,12 +65,12 @@ class ScramServer:
         bare = text[3:]
         if bare.startswith("m="):
             raise SaslFailed(Refusal.MANDATORY_EXTENSION)
-        said = _FIRST.fullmatch(bare)
-        if said is None or len(said["nonce"]) > MOST_NONCE:
+        found = _FIRST.fullmatch(bare)
+        if found is None or len(found["nonce"]) > MOST_NONCE:
             raise SaslFailed(Refusal.MALFORMED)
-        _check_extensions(said["extensions"])
-        self._user = unescaped_name(said["name"])
-        self._client_nonce = said["nonce"]
+        _check_extensions(found["extensions"])
+        self._user = unescaped_name(found["name"])
+        self._client_nonce = found["nonce"]
         self._nonce = self._client_nonce + self._server_nonce
         self._first_bare = bare.encode()
         return self._user
@@ -91,24 +91,24 @@ class ScramServer:
         if credential is None:
             raise SaslFailed(Refusal.ILLEGAL_STATE)
         without_proof, _, proof_text = message_text(token, most_bytes=MOST_MESSAGE_BYTES).rpartition(",p=")
-        said = _FINAL.fullmatch(without_proof)
-        if said is None:
+        parsed = _FINAL.fullmatch(without_proof)
+        if parsed is None:
             raise SaslFailed(Refusal.MALFORMED)
-        if said["binding"] != NO_CHANNEL_BINDING:
+        if parsed["binding"] != NO_CHANNEL_BINDING:
             raise SaslFailed(Refusal.CHANNEL_BINDING)
-        sent = said["nonce"]
+        sent = parsed["nonce"]
         if not hmac.compare_digest(sent, self._nonce):  # both nonces, not only the client's part
             sent = sent.removeprefix(self._client_nonce)  # sent by an old librdkafka
         if not hmac.compare_digest(sent, self._nonce):
             raise SaslFailed(Refusal.OTHER_NONCE)
-        _check_extensions(said["extensions"])
-        said_by_both = b",".join((self._first_bare, self._server_first, without_proof.encode()))
-        signature = sign(self._hash, credential.stored_key, said_by_both)
+        _check_extensions(parsed["extensions"])
+        messages = b",".join((self._first_bare, self._server_first, without_proof.encode()))
+        signature = sign(self._hash, credential.stored_key, messages)
         key = xor(_proof(proof_text, len(signature)), signature)
         does_fit = hmac.compare_digest(stored_key(self._hash, key), credential.stored_key)
         if not (does_fit and self._is_known):
             raise SaslFailed(Refusal.WRONG_CREDENTIALS)
-        return f"v={to_base64(sign(self._hash, credential.server_key, said_by_both))}".encode()
+        return f"v={to_base64(sign(self._hash, credential.server_key, messages))}".encode()
 
 
 def _refusal_of_header(text: str) -> Refusal:

@@ -1,4 +1,4 @@
-"""Runs the command line: within this process, or as a process of its own as a shell does."""
+"""Runs the command line: within this process, or as a separate process, as a shell does."""
 
 import io
 import json
@@ -19,7 +19,7 @@ __all__ = ["hr"]
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -50,7 +50,7 @@ def command_line(*arguments: str) -> list[str]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """This process's, with a data folder in which nothing runs, and no cluster named."""
+    """This process's environment, with a data folder in which nothing runs, and no cluster named."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     own = {"HEADRACE_DATA": str(tmp_path / "nothing-here"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
     return {**kept, **own, "COLUMNS": "120"}
@@ -60,7 +60,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def headrace(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """`headrace("topic", "list", stdin="...", HEADRACE_DATA="...")`: the console script, within this process.
 
-    Loading it anew for each of some hundred commands would cost half a minute; `headrace_process` does load it.
+    Loading it again for each of several hundred commands would cost half a minute; `headrace_process` does load it.
     """
     from headrace.cli.main import exit_code
 
@@ -85,7 +85,7 @@ def headrace(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Ca
 
 @pytest.fixture
 def headrace_process(environment: dict[str, str]) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts `headrace ...` and returns at once. What still runs after the test is killed."""
+    """Start `headrace ...` and return at once. A process that still runs after the test is killed."""
     begun: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str, **more: str) -> "subprocess.Popen[str]":

@@ -1,4 +1,4 @@
-"""`headrace access`, and the expressions of `headrace stream`, on a node that runs."""
+"""`headrace access`, and the expressions of `headrace stream`, on a running node."""
 
 from typing import Any
 

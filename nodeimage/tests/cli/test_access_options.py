@@ -1,4 +1,4 @@
-"""Options with expressions, and what is told of a change: on stderr, so that the result stays one."""
+"""Options with expressions, and reports about a change: on stderr, so that stdout stays one result."""
 
 import pytest
 

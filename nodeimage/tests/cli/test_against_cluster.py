@@ -1,4 +1,4 @@
-"""The commands on a cluster of three nodes that runs. Tests leave it as they find it: three nodes, all of them up."""
+"""The commands on a running cluster of three nodes. Tests leave it as they find it: three nodes, all of them up."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def hr(headrace: Headrace, three: Started) -> Headrace:
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """Waits until the condition gives something."""
+    """Wait until the condition returns a true value, and return it."""
     deadline = time.monotonic() + LIMIT_S
     while not (found := condition()):
         assert time.monotonic() < deadline
@@ -226,7 +226,7 @@ def test_a_drain_can_be_taken_back(hr: Headrace) -> None:
     ran = hr("node", "drain", "3", "--no-wait", "-o", "json")
     assert ran.json["draining"]
     waited = hr("node", "drain", "3", "--timeout", "0")
-    over = waited.code == 0  # where there was time for it between the two commands
+    over = waited.code == 0  # if it finished between the two commands
     assert over or (waited.code, "is being drained" in waited.err) == (1, True)
     assert "asks for 3 replicas" in ran.json["warnings"][0]
     assert hr("node", "drain", "3", "--cancel", "-o", "json").json["draining"] is False
@@ -250,7 +250,7 @@ def test_status_tells_of_a_death_and_when_redundancy_is_whole_again(hr: Headrace
 
     def whole() -> Any:
         now = hr("status", "--events", "200", "-o", "json")
-        # The node that led the catalog is dead; for a moment nobody may answer.
+        # The node that led the catalog is dead; for a moment no node may answer.
         return now.json if now.code == 0 and not now.json["redundancy"]["whole"] else None
 
     lost = until(whole)
@@ -320,7 +320,7 @@ def test_a_container_that_can_be_led_cleanly_is_not_recovered_uncleanly(hr: Head
 def test_a_container_whose_only_in_sync_replica_is_lost_goes_on_with_what_another_has(
     hr: Headrace, headrace_process: Process, three: Started
 ) -> None:
-    """Invariant 15: only by an explicit command, which says what may be lost."""
+    """Invariant 15: this takes an explicit command, which says what may be lost."""
     assert hr("volume", "create", "risky", "--replicas", "2", "--min-in-sync", "1").code == 0
     assert hr("stream", "create", "/risky", "--volume", "risky").code == 0
     assert hr("produce", "/risky:topic", stdin="on both\n").code == 0

@@ -13,7 +13,7 @@ NOT_UTF8 = "\udcff"
 
 @pytest.fixture
 def done() -> list[object]:
-    """What the command was called with."""
+    """The arguments that the command was called with."""
     return []
 
 
@@ -38,7 +38,7 @@ def app(done: list[object]) -> typer.Typer:
 
     made.add_typer(inner, name="inner")
     check_commands(made)
-    check_commands(made)  # once more changes nothing
+    check_commands(made)  # calling it again changes nothing
     return made
 
 

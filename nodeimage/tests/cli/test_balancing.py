@@ -1,4 +1,4 @@
-"""Which events moved load."""
+"""Which events count as moves of load."""
 
 from typing import Any
 

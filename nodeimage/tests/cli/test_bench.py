@@ -1,4 +1,4 @@
-"""What a bench says of latencies, and that it leaves nothing behind."""
+"""A bench's latencies, and that it leaves nothing behind."""
 
 import signal
 from concurrent.futures import Future
@@ -16,7 +16,7 @@ from kit.signals import come
 
 
 class Admin:
-    """As confluent-kafka's; an interrupt comes while it makes topics."""
+    """Like confluent-kafka's; an interrupt arrives while it creates topics."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()

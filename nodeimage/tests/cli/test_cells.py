@@ -1,4 +1,4 @@
-"""Times and values out of cells: no digit is lost, and no time becomes another."""
+"""Times and values from cells: no digit is lost, and no time becomes another."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

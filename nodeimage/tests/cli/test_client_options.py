@@ -1,4 +1,4 @@
-"""Who runs a command: said before its name, or behind it."""
+"""Who runs a command: options before or after its name."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def _nothing_said() -> Iterator[None]:
 
 
 def said_by(*arguments: str) -> ClientOptions:
-    """What a command finds."""
+    """The options that a command finds."""
     app = typer.Typer()
     found: list[ClientOptions] = []
 

@@ -87,7 +87,7 @@ def test_nodes_send_their_traces_where_it_is_said(headrace: Headrace, folder: Pa
 
 @pytest.mark.alone
 def test_three_nodes_are_ready_within_3_s(headrace_process: Process, folder: Path) -> None:
-    """Measures the time from the shell's prompt to the next one. A record is acknowledged then."""
+    """Measures the time from the shell's prompt to the next one; by then a record can be acknowledged."""
     began = time.monotonic()
     up = headrace_process("up", "--nodes", "3", "--data", str(folder), "--port", "0", "--detach", "--output", "json")
     out, err = up.communicate(timeout=60)
@@ -123,7 +123,7 @@ def test_up_in_the_foreground_shows_the_log_and_stops_its_node(
 
 
 def test_a_terminal_that_goes_away_leaves_no_node(environment: dict[str, str], folder: Path) -> None:
-    """The window is closed: the terminal takes no more, and its processes get SIGHUP."""
+    """The window is closed: the terminal accepts nothing more, and its processes get SIGHUP."""
     mine, its = pty.openpty()
     up = subprocess.Popen(
         [sys.executable, "-c", IN_TERMINAL, *command_line("up", "--data", str(folder), "--port", str(own_port()))],
@@ -145,7 +145,7 @@ def test_a_terminal_that_goes_away_leaves_no_node(environment: dict[str, str], f
 IN_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""The shell's part: the terminal is that of the session."""
+"""A shell's job: makes the terminal the session's controlling terminal."""
 
 
 def test_up_goes_on_when_nobody_reads_its_log(headrace_process: Process, folder: Path) -> None:
@@ -155,7 +155,7 @@ def test_up_goes_on_when_nobody_reads_its_log(headrace_process: Process, folder:
     cluster = running_cluster(folder)
     assert cluster is not None
     with socket.create_connection(("127.0.0.1", cluster.nodes[0].port)) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")  # a line of log
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")  # causes a log line
         stranger.settimeout(60)
         stranger.recv(1)
     assert running_cluster(folder) is not None

@@ -1,4 +1,4 @@
-"""What is told where there is no cluster, or none that answers."""
+"""Messages when there is no cluster, or none that answers."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`headrace consume`: what comes out, byte for byte, and where a group goes on."""
+"""`headrace consume`: its output, byte for byte, and where a group continues."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The file of contexts: what it holds, and that others cannot read it."""
+"""The contexts' file: its contents, and that others cannot read it."""
 
 import stat
 from pathlib import Path

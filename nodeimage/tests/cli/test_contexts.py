@@ -11,7 +11,7 @@ Headrace = Callable[..., Any]
 
 @pytest.fixture
 def properties(tmp_path: Path) -> Path:
-    """Of a user, in a file of his alone."""
+    """A user's properties, in a private file."""
     path = tmp_path / "alice.properties"
     path.write_text(
         "bootstrap.servers=127.0.0.1:1\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"

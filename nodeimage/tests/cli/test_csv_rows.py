@@ -1,4 +1,4 @@
-"""CSV as people have it: its separator, its encoding, its header, and a quote that is never closed."""
+"""CSV as it occurs in practice: separator, encoding, header, and a quote that is never closed."""
 
 import csv
 import os

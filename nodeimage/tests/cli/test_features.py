@@ -1,4 +1,4 @@
-"""`headrace features` on a node that runs: the level is shown, held, let go, and raised only as far as it can be."""
+"""`headrace features` on a running node: the level is shown, held, released, and raised only as far as possible."""
 
 from kit.commands_on_node import Headrace
 

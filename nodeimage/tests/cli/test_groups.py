@@ -1,4 +1,4 @@
-"""`headrace groups` on a node that runs."""
+"""`headrace groups` on a running node."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""librdkafka as the commands use it: its errors in one line, with what to do next."""
+"""librdkafka as the commands use it: its errors in one line, with advice."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -61,7 +61,7 @@ def test_what_a_command_sets_goes_over_what_all_have() -> None:
 
 
 class Client:
-    """Answers of a cluster about one topic, one after the other; the last one stays."""
+    """A cluster's successive answers about one topic; the last one repeats."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)

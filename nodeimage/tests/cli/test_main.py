@@ -32,12 +32,12 @@ def test_a_node_loads_nothing_of_the_command_line() -> None:
 
 
 def test_a_node_loads_what_reads_records_with_its_first_batch() -> None:
-    """6 MiB that a node without producers does without."""
+    """A node without producers saves these 6 MiB."""
     assert not any(name.partition(".")[0] == "aiokafka" for name in modules_after("import headrace.node.process"))
 
 
 def test_a_nodes_process_loads_nothing_for_a_terminal() -> None:
-    """Of which structlog would load 4 MiB."""
+    """structlog would load 4 MiB of such modules."""
     program = (
         "import runpy, sys; sys.argv[1:] = ['--help']\ntry: runpy.run_module('headrace.node', run_name='__main__')"
     )

@@ -1,4 +1,4 @@
-"""Which cluster a command is for: by its address or by its folder, never by both."""
+"""Which cluster a command is for: given by address or by folder, never both."""
 
 from collections.abc import Callable
 from pathlib import Path

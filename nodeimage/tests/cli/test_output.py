@@ -1,4 +1,4 @@
-"""What is printed: nothing in it steers the terminal, and rows are whole lines where nobody looks on."""
+"""Output: nothing in it steers the terminal, and rows are whole lines without a terminal."""
 
 import io
 import json

@@ -27,7 +27,7 @@ def test_a_node_is_connected_to_once(polled: Polled, cluster: Any) -> None:
         assert polled.admin("cluster.status")["nodes"]
         assert polled.each([cluster.bootstrap], "status")[0]["node"] == 1
         assert polled.groups() is not None
-    assert connections(cluster) == before + 1  # of the question itself
+    assert connections(cluster) == before + 1  # the connection of this call itself
 
 
 def test_a_refusal_is_an_answer_and_the_connection_is_kept(polled: Polled, cluster: Any) -> None:

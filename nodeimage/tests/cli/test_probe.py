@@ -77,7 +77,7 @@ def test_where_it_is_secure_somebody_may_probe_who_may_produce_and_consume(
     assert headrace("user", "create", "watcher", "--password-file", str(password), *at).code == 0
     watcher = ("--user", "watcher", "--password-file", str(password))
     assert "headrace access" in headrace("probe", *watcher, *at).refused()
-    assert headrace("probe", *at).code == 0  # the administrator: the stream is there now
+    assert headrace("probe", *at).code == 0  # as administrator, which creates the stream
     assert headrace("probe", *watcher, *at).code == 1
     mine = "u:watcher"
     assert headrace("access", "set", "/system/probe", "--produce", mine, "--consume", mine, *at).code == 0
@@ -85,7 +85,7 @@ def test_where_it_is_secure_somebody_may_probe_who_may_produce_and_consume(
     told = headrace("stream", "create", "/system/mine", *at)
     assert "are the cluster's" in told.refused()
 
-    # to look on is for administrators
+    # only administrators may look
     shown = headrace("top", "--once", "--interval", "0.2", "-o", "json", *at).json
     assert shown["nodes"][0]["connections"] >= 1
     for command in (("top", "--once"), ("status", "--watch")):

@@ -20,13 +20,13 @@ def test_results_are_counted_by_node_and_served() -> None:
     assert 'headrace_probe_roundtrip_seconds_sum{node="1"} 0.05' in text
     assert 'headrace_probe_probes_total{node="1"} 2.0' in text
     assert 'headrace_probe_failures_total{node="1"} 0.0' in text
-    assert 'node="2"' not in text  # it is no longer there
+    assert 'node="2"' not in text  # the node has left
 
 
 def test_a_failure_is_counted() -> None:
     metrics = ProbeMetrics()
     metrics.add([Result(node=2, error="silent")])
-    metrics.add([])  # nobody is known
+    metrics.add([])  # no node is known
     sample = metrics.registry.get_sample_value
     assert sample("headrace_probe_failures_total", {"node": "2"}) == 1
     assert sample("headrace_probe_roundtrip_seconds_count", {"node": "2"}) == 0

@@ -104,14 +104,14 @@ async def test_a_cluster_that_is_not_there_is_an_error_at_first_and_a_failure_la
 
 
 class Played:
-    """A cluster of two nodes that answers as told."""
+    """A cluster of two nodes whose answers the test decides."""
 
     def __init__(self) -> None:
         self.leaders = {0: 1, 1: 2}
         self.produced: list[int] = []
         self.produce_error = 0
         self.value: bytes | None = None
-        """What is read in place of the record."""
+        """The value that is read instead of the record's."""
         self.refuses: KafkaError | None = None
         self.added = 0
         self.asked: list[int] = []
@@ -194,5 +194,5 @@ async def test_a_node_that_leads_nothing_is_asked_for_metadata_and_the_topic_gro
         first, second = await probe.round()
         assert first.partition == 0
         assert (second.partition, second.produce_s, second.error) == (None, None, "")
-    assert played.added == 1  # it may not: the user has no right to it
+    assert played.added == 1  # not repeated: the user lacks the right
     assert 2 in played.asked

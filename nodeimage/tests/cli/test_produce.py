@@ -1,4 +1,4 @@
-"""`headrace produce`: what goes in, and what is told of a record that does not."""
+"""`headrace produce`: which records it sends, and messages about a record that cannot be sent."""
 
 import base64
 from pathlib import Path

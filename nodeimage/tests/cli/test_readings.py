@@ -108,7 +108,7 @@ def test_real_readings_are_read_whole(file: str, count: int, first: float, last:
     assert {each.device for each in readings} == {path.stem}
 
 
-# --- CSV as people have it
+# --- CSV as it occurs in practice
 
 
 # --- numbers and times of any size

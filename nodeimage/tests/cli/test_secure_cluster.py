@@ -1,4 +1,4 @@
-"""`headrace up --secure`, as somebody meets it who is new to it."""
+"""`headrace up --secure`, as a newcomer experiences it."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`headrace security`, and what `headrace status` says of it, on a node that runs without."""
+"""`headrace security`, and `headrace status` about it, on a running node without security."""
 
 from kit.commands_on_node import Headrace
 

@@ -1,4 +1,4 @@
-"""Records through a stock producer: acknowledgements are counted, and the first that fails ends the sending."""
+"""Records sent through a stock producer: acknowledgements are counted, and the first failure ends the sending."""
 
 from collections import deque
 from collections.abc import Callable
@@ -16,14 +16,14 @@ TARGET = plain("h:1")
 
 
 class Message:
-    """What an acknowledgement is of."""
+    """The message of an acknowledgement."""
 
     def topic(self) -> str:
         return "/s:t"
 
 
 class Producer:
-    """As confluent-kafka's; acknowledges when it is polled. `refuses`: numbers of records that fail."""
+    """Like confluent-kafka's; acknowledges when it is polled. `refuses`: numbers of records that fail."""
 
     def __init__(self, *, refuses: tuple[int, ...] = (), room: int = 1000, stuck: bool = False) -> None:
         self.refuses = refuses
@@ -115,7 +115,7 @@ def test_records_that_are_never_acknowledged_are_given_up(monkeypatch: pytest.Mo
 
 
 class ZeroTimestamp:
-    """Stores records of the time 0, which librdkafka takes for now."""
+    """Stores records with timestamp 0, which librdkafka would replace by the present time."""
 
     is_full = False
 

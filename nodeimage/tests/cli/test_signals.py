@@ -1,5 +1,5 @@
-"""Commands on signals: a line that is printed is behind its group's committed offset, and no call of a client is broken
-off."""
+"""Commands that receive signals: a group's committed offset covers a printed line, and no client call is
+interrupted."""
 
 import signal
 
@@ -48,7 +48,7 @@ def test_without_a_signal_nothing_is_raised_and_the_handlers_are_as_before() -> 
 
 
 class Client:
-    """As confluent-kafka does: what a signal raises within a call is lost."""
+    """Like confluent-kafka's: an exception raised by a signal during a call is lost."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,4 +1,4 @@
-"""The scrubs of several nodes, as one."""
+"""The scrubs of several nodes, combined."""
 
 from collections.abc import Callable
 from typing import Any

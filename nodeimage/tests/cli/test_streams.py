@@ -1,4 +1,4 @@
-"""`headrace stream` on a node that runs."""
+"""`headrace stream` on a running node."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which cluster, and as whom: what counts before what, and where passwords do not go."""
+"""Which cluster, and as whom: the precedence of sources, and where passwords do not go."""
 
 import io
 import os
@@ -45,7 +45,7 @@ def file(path: Path, user: str, servers: str = "", **more: str) -> Path:
 
 
 def running(folder: Path, port: int) -> Path:
-    """A folder whose cluster runs, as far as processes tell: this one is its node."""
+    """A folder whose cluster seems to run, by its processes: this process is its node."""
     folder.mkdir(parents=True)
     me = os.getpid()
     node = NodeProcess(name="node-1", port=port, pid=me, created=created_at(me) or 0, birth=birth_of(me))
@@ -94,7 +94,7 @@ def test_the_environment_comes_before_the_context_in_use(tmp_path: Path, monkeyp
     begin(ClientOptions(context_name="used"))
     assert who(find_target(None, None)) == ("used:1", "used")
     begin(ClientOptions(config=file(tmp_path / "option", "option")))
-    with pytest.raises(ClusterNotRunning):  # the file does not say where
+    with pytest.raises(ClusterNotRunning):  # the file contains no address
         find_target(None, None)
     assert who(find_target("h:9", None)) == ("h:9", "option")
 

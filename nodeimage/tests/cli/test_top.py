@@ -8,7 +8,7 @@ def test_once_shows_it_with_rates_as_json(hr: Headrace) -> None:
     told = hr("top", "--once", "--interval", "0.2", "-o", "json").json
     (node,) = told["nodes"]
     assert node["state"] == "up"
-    assert node["requests_per_second"] > 0  # those of this very command
+    assert node["requests_per_second"] > 0  # this command's own requests
     assert node["cpu_percent"] >= 0
     assert node["resident_bytes"] > 1 << 20
     assert {each["state"] for each in told["containers"]} == {"in sync"}

@@ -21,7 +21,7 @@ def test_it_draws_hears_keys_and_ends_with_q(cluster: Any, environment: dict[str
         assert len(terminal.shown.splitlines()) == 30
         terminal.type("s")
         terminal.until(lambda it: "nodev" in it.shown)
-        terminal.type("\x1b[A")  # arrow up: no key of ours
+        terminal.type("\x1b[A")  # arrow up, which has no meaning here
         terminal.resize(12, 60)
         terminal.until(lambda it: [len(line) <= 60 for line in it.shown.splitlines()] == [True] * 12)
         terminal.type("q")
@@ -67,7 +67,7 @@ def test_without_a_terminal_it_comes_again_and_again(
 
 
 class Told:
-    """A cluster that answers from a list."""
+    """A cluster whose answers come from a list."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths

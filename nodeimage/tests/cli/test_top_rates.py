@@ -101,7 +101,7 @@ def test_lag_grows_and_falls() -> None:
 
 
 def moved(uptime_ms: int, **counts: int) -> dict[str, Any]:
-    """The status of a node, with so many records written to each stream, and read twice, of 10 bytes each."""
+    """The status of a node with this many records written to each stream, and read twice, of 10 bytes each."""
     streams = [
         {
             "stream": f"/{name}",

@@ -75,7 +75,7 @@ def test_s_sorts_by_the_next_column_and_r_turns_it_round() -> None:
     looks.press("r")
     assert [each["group"] for each in looks.rows("groups", told)] == ["a", "c", "b"]
     assert any("lag^" in line for line in drawn(told, looks))
-    for _ in range(3):  # lag/s, as they come, group
+    for _ in range(3):  # by lag/s, unsorted, by group
         looks.press("s")
     assert [each["group"] for each in looks.rows("groups", told)] == ["c", "b", "a"]
     looks.press("r")

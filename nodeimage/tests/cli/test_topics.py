@@ -1,4 +1,4 @@
-"""`headrace topic` on a node that runs."""
+"""`headrace topic` on a running node."""
 
 from typing import Any
 

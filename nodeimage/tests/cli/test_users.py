@@ -1,4 +1,4 @@
-"""`headrace user` on a node that runs."""
+"""`headrace user` on a running node."""
 
 from pathlib import Path
 

@@ -40,7 +40,7 @@ def test_what_is_captured_is_not_printed(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """So many sleeps of `watch` are let be; the next one is an interrupt."""
+    """Let `watch` sleep a number of times; the next sleep raises an interrupt."""
     seconds: list[float] = []
 
     def sleep(for_s: float) -> None:

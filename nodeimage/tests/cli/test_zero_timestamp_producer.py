@@ -1,4 +1,4 @@
-"""Records of the time 0: each stored once, in order, whatever is interrupted, lost or answered late."""
+"""Records with timestamp 0: each is stored once, in order, despite interrupts, losses and late answers."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from headrace.wire.batch import iter_batches, iter_records
 
 
 class Node:
-    """A node's answers, and what it has stored; a batch of a sequence that it knows is stored once."""
+    """A node's answers, and its stored records; a batch with a known sequence is stored once."""
 
     def __init__(self) -> None:
         self.stored: dict[int, list[Any]] = {}
@@ -61,7 +61,7 @@ class Node:
 
 
 class Client:
-    """librdkafka's, of which only the metadata are asked."""
+    """A librdkafka client that only answers metadata requests."""
 
     def list_topics(self, topic: str, *, timeout: float) -> Any:
         partitions = {number: SimpleNamespace(leader=1) for number in range(2)}

@@ -20,7 +20,7 @@ from headrace.store import container_records, records
 
 
 def serve_something(folder: Path) -> None:
-    """What tells a cluster that has served from one whose first start failed."""
+    """Create what distinguishes a cluster that has served from one whose first start failed."""
     with opened_store(folder) as store:
         container_records.create_container(store, kind="catalog", leader=records.nodes(store)[0])
 

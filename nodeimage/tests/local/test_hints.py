@@ -1,4 +1,4 @@
-"""A hint that is shown can be run by a shell as it was meant."""
+"""A shell runs a displayed hint as it was meant."""
 
 import os
 import subprocess

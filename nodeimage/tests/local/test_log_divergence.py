@@ -34,7 +34,7 @@ class Replica:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Replica, Replica]]:
-    """Two that have the same of epoch 1."""
+    """Two logs that are equal in epoch 1."""
     both = Replica(tmp_path / "1"), Replica(tmp_path / "2")
     for each in both:
         each.write(1, b"one", b"two")
@@ -53,7 +53,7 @@ def test_one_that_is_behind_does_not_part(pair: tuple[Replica, Replica]) -> None
 
 
 def test_one_that_has_more_of_an_epoch_than_went_on_does_not_part(pair: tuple[Replica, Replica]) -> None:
-    """What lies beyond is cut, as the histories tell."""
+    """The histories show that the excess is cut off."""
     behind, ahead = pair
     behind.write(2, b"three", b"to be cut")
     ahead.write(2, b"three")

@@ -1,4 +1,4 @@
-"""A cluster of three processes: its nodes die, start again, come and go."""
+"""A cluster of three processes: its nodes die, restart, join and leave."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ SMALL = ("--chunk-bytes=1048576",)
 
 
 def silent(_: str) -> None:
-    """Nobody reads the progress."""
+    """Discard progress messages."""
 
 
 @pytest.fixture
@@ -45,7 +45,8 @@ def node_list(port: int) -> list[dict[str, object]]:
 
 
 def await_state(port: int, node: int, state: str) -> dict[str, object]:
-    """What the node behind `port` tells of a node, once that has the state: it may hear of it a moment later."""
+    """What the node behind `port` reports about a node, once that is in the state: it may learn of that a moment
+    later."""
     deadline = time.monotonic() + 10
     while True:
         (shown,) = [each for each in node_list(port) if each["node"] == node]
@@ -198,7 +199,7 @@ def test_a_store_that_is_lost_or_old_is_built_anew_from_the_nodes(
     copy = store.read_bytes()
     if lost:
         store.unlink()
-    else:  # a copy of before: every container has been given a new epoch since
+    else:  # an older copy: every container has had a new epoch since
         again = start(three.folder, StartOptions(), progress=silent)
         killed(again, "node-1")
         again.stop()
@@ -220,7 +221,7 @@ def test_a_store_that_is_lost_or_old_is_built_anew_from_the_nodes(
 def test_a_lone_node_that_lost_what_it_had_synced_goes_on_once_recover_store_was_told_so(
     tmp_path: Path, new_topic: Callable[..., str]
 ) -> None:
-    """Nobody has what is missing of its catalog. It does not go on as if nothing was missing."""
+    """No other node has the missing part of its catalog. The node does not continue as if nothing was missing."""
     options = StartOptions(nodes=1, port=0, node_options=SMALL)
     running = start(tmp_path / "c", options, progress=silent)
     topic = new_topic(running)
@@ -243,14 +244,14 @@ def test_a_lone_node_that_lost_what_it_had_synced_goes_on_once_recover_store_was
 
 
 def harm(path: Path) -> None:
-    """Flips a bit of a chunk's first frame."""
+    """Flip a bit in a chunk's first frame."""
     raw = bytearray(path.read_bytes())
     raw[FILE_HEAD_BYTES + HEADER_BYTES] ^= 4
     path.write_bytes(raw)
 
 
 def occupied(folder: Path) -> int:
-    """Bytes that it takes of the disk."""
+    """Bytes that a folder occupies on the disk."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
 
 

@@ -1,4 +1,4 @@
-"""Another secret for the nodes of a folder, in two steps."""
+"""Changing the secret of a folder's nodes, in two steps."""
 
 import stat
 from pathlib import Path

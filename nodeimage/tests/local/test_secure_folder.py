@@ -1,4 +1,4 @@
-"""A secure folder: what is in it, that it is its owner's alone, and that whatever lacks is made again."""
+"""A secure folder: its contents, that it is its owner's only, and that whatever is missing is recreated."""
 
 import ssl
 import stat
@@ -37,7 +37,7 @@ NAMES = ("node-1", "node-2")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With two nodes, which have never run."""
+    """A folder with two nodes that have never run."""
     path = open_folder(tmp_path / "d")
     for name in NAMES:
         (path / name).mkdir()
@@ -61,7 +61,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def check_whole(folder: Path, *, now: float = NOW) -> None:
-    """What nodes do with their files at their start, and clients with theirs."""
+    """Use the files as nodes do at their start, and clients."""
     security = security_of(of_security(parse_properties(client_properties_path(folder).read_text())))
     trusting = security.context()
     assert trusting is not None
@@ -179,7 +179,7 @@ def test_an_authority_that_ends_is_followed_by_another_and_trusted_beside_it(fol
     assert trusted.count("BEGIN CERTIFICATE") == 2
     assert (folder / "node-1" / "peer-tls" / "ca.crt").read_text().count("BEGIN CERTIFICATE") == 2
     assert made(folder, now=later) == []
-    (folder / "security" / "authority.pem").unlink()  # somebody has stolen it
+    (folder / "security" / "authority.pem").unlink()  # the key was stolen
     made(folder, now=later)
     assert (folder / "security" / "ca.crt").read_text().count("BEGIN CERTIFICATE") == 1
 

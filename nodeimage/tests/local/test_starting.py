@@ -1,4 +1,4 @@
-"""Nodes that start: who is ready, who died and how, and who is late."""
+"""Starting nodes: which are ready, which died and how, and which are late."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ def ready(folder: Path, name: str = "node-1", text: str = '{"id": 7}') -> None:
 
 
 def looks(monkeypatch: pytest.MonkeyPatch, *then: Callable[[], None]) -> None:
-    """What happens between two looks."""
+    """Run `then`, one function between each two looks."""
     left = list(then)
     monkeypatch.setattr(starting.time, "sleep", lambda _: left.pop(0)())
 

@@ -1,4 +1,4 @@
-"""Nodes in the test's own loop."""
+"""Nodes that run in the test's own event loop."""
 
 from kit.storage import new_node
 

@@ -1,4 +1,4 @@
-"""The audit as a stream: written in order, each event once, bounded, and readable by administrators alone."""
+"""The audit log as a stream: written in order, each event once, bounded, and readable by administrators only."""
 
 import asyncio
 import base64
@@ -41,7 +41,7 @@ async def secured(broker: NodeParts) -> SecuredNode:
 
 
 async def events(node: Node) -> list[dict[str, Any]]:
-    """What the stream has by now."""
+    """The events in the stream so far."""
     one = OneNode(node)
     if await one.row(TOPIC, STREAM) is None:
         return []
@@ -49,7 +49,7 @@ async def events(node: Node) -> list[dict[str, Any]]:
 
 
 async def written(node: Node, count: int) -> list[dict[str, Any]]:
-    """The stream's events once there are so many."""
+    """The stream's events, once there are `count` of them."""
 
     async def are_there() -> bool:
         return len(await events(node)) >= count
@@ -179,12 +179,12 @@ async def test_what_was_left_out_is_told_though_nothing_follows() -> None:
 
 
 def forms(secret: bytes) -> list[bytes]:
-    """What a secret may look like where it was written."""
+    """The forms in which a secret may have been written."""
     return [secret, secret.hex().encode(), base64.b64encode(secret), repr(secret).encode()[2:-1]]
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What is in each file below a folder."""
+    """The contents of each file below a folder."""
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -1,4 +1,4 @@
-"""The file of the first administrator."""
+"""The file that names the first administrator."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A snapshot of the catalog that cannot be written is told to whoever follows."""
+"""A snapshot of the catalog that cannot be written is reported to the follower."""
 
 import sqlite3
 from pathlib import Path
@@ -15,7 +15,7 @@ from kit.storage import NewNode
 async def test_a_snapshot_for_a_follower_that_cannot_be_written_is_an_error_that_its_leader_tells(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ended the task that takes the follower on, without a word."""
+    """Once, this silently ended the task that accepts the follower."""
     node = await new_node()
 
     def full(folder: Path, **_how: Any) -> Position:

@@ -1,4 +1,4 @@
-"""The catalog's commands in its replica's log: none is left out, and a log that cannot be read is told."""
+"""The catalog's commands in its replica's log: none is left out, and an unreadable log is reported."""
 
 import asyncio
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_commands_that_were_trimmed_are_not_passed_over(tmp_path: Path) -> None:
 
 
 class Replica:
-    """One that leads or does not, and notes damage."""
+    """A replica that leads or does not, and records reports of damage."""
 
     def __init__(self) -> None:
         self.commands = object()
@@ -67,7 +67,7 @@ def catalog_log(replica: Replica, lost: list[str]) -> CatalogLog:
 
 
 class Leader:
-    """One that is led here: its appends end as the test says."""
+    """A leader whose appends end as the test decides."""
 
     def __init__(self) -> None:
         self.lost = False

@@ -1,4 +1,5 @@
-"""The containers of one node: taken up at its start, made, closed and deleted meanwhile, and handed over at its end."""
+"""The containers of one node: led from its start, created, closed and deleted while it runs, and handed over at its
+end."""
 
 import asyncio
 import uuid
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class Leading:
-    """A node over a real store; what it leads, and whom it hears, as the test says."""
+    """A node over a real store. The test decides what it leads, and which nodes answer it."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
@@ -65,7 +66,7 @@ class Leading:
         return SimpleNamespace(container_id=ContainerId(7))
 
     def leads(self, number: int, *, in_sync: tuple[int, ...] = ()) -> Any:
-        """It leads a container from now on."""
+        """Make the node lead a container from now on."""
         members = [SimpleNamespace(node=NodeId(each)) for each in (self.node.node_id, *in_sync)]
         container = SimpleNamespace(
             id=ContainerId(number),
@@ -78,7 +79,7 @@ class Leading:
         return container
 
     def made(self, state: str = "open") -> ContainerId:
-        """A container's record."""
+        """Create a container's record."""
         record = container_records.create_container(
             self.store, kind="data", members=[(self.node.node_id, uuid.uuid4())]
         )

@@ -1,4 +1,4 @@
-"""When a node says that it is full."""
+"""When a node reports that its disk is full."""
 
 import asyncio
 import errno
@@ -53,7 +53,7 @@ async def test_it_is_told_once_and_taken_back_when_there_is_room_for_some_more()
             await look(disk)
             assert (disk.used, disk.total) == (used, 10_000)
             assert told == expected, used
-        room.refused = True  # such as a large chunk, where a small one would have room
+        room.refused = True  # for instance a large chunk, although a small one would fit
         disk._due += LOOK_S
         disk.look()
         assert disk._looking is not None
@@ -87,7 +87,7 @@ async def test_what_the_store_did_not_hear_is_told_again() -> None:
 
 
 async def test_what_no_figure_tells_of_keeps_it_full_until_a_file_gets_its_bytes() -> None:
-    """A quota: the filesystem says that there is room, but no file gets any."""
+    """With a quota, the filesystem reports free room, but no file can use it."""
     room, told = Room(), []
 
     async def tell(full: bool) -> None:

@@ -1,4 +1,4 @@
-"""Whose folder it is."""
+"""Which node a data folder belongs to."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ def test_a_reservation_that_cannot_be_understood_is_made_anew(tmp_path: Path, te
 
 
 def test_a_folder_is_waited_for_that_a_killed_process_left_to_one_that_it_was_starting(tmp_path: Path) -> None:
-    """Between fork and exec a helper has all files of its parent, the lock too."""
+    """Between fork and exec a child process holds all files of its parent, including the lock."""
     script = (
         "import os, subprocess, sys\n"
         "from pathlib import Path\n"
@@ -122,7 +122,7 @@ def test_containers_without_an_identity_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_on_a_full_disk_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lock is written in the room that it has."""
+    """The lock is written within the file's present space."""
     DataFolder.open(tmp_path).close()
     held = (tmp_path / "lock").stat().st_size
     monkeypatch.setattr(os, "ftruncate", lambda fd, length: grown.append(length) if length < held else None)

@@ -1,4 +1,4 @@
-"""What a node carries: rates, smoothed over the last looks."""
+"""A node's load: rates, smoothed over the latest readings."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from headrace.node.load import LoadMeter
 
 
 class Clock:
-    """Turned by hand."""
+    """A clock that the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0

@@ -28,7 +28,7 @@ def scrape_of(running: Running) -> NodeScrape:
 
 
 class Scrape:
-    """What one answer has."""
+    """The contents of one scrape."""
 
     def __init__(self, text: bytes) -> None:
         self.samples: Scraped = {
@@ -38,7 +38,7 @@ class Scrape:
         }
 
     def __getitem__(self, name: str) -> dict[tuple[str, ...], float]:
-        """The series of a metric, by the values of their labels but for the node's."""
+        """The series of a metric, by the values of their labels without the node's."""
         return {
             tuple(value for label, value in sorted(labels) if label != "node"): value
             for (found, labels), value in self.samples.items()

@@ -9,7 +9,7 @@ from kit.one_node import until
 
 
 class Served:
-    """Answers connections from the first on."""
+    """A server that answers connections from the first one on."""
 
     def __init__(self) -> None:
         self.servers: list[asyncio.Server] = []
@@ -26,7 +26,7 @@ class Served:
 
 
 def test_what_answers_scrapes_is_light() -> None:
-    """Each of these would be megabytes of every node that is scraped."""
+    """Each of these modules would cost megabytes on every scraped node."""
     heavy = {"aiohttp", "prometheus_client", "http.client", "http.server", "urllib.request", "wsgiref"}
     program = f"import sys, headrace.admin.http, headrace.node.metrics; print(*{heavy} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

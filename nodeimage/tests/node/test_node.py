@@ -1,4 +1,4 @@
-"""Ports that somebody else has."""
+"""Ports that another process holds."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ def listener(port: int) -> socket.socket:
 
 
 async def test_a_port_is_waited_for_that_the_helper_of_a_killed_run_still_has() -> None:
-    """A node that was killed while it started one came back at once, and ended again."""
+    """A restarted node ended at once, if its former process had been killed while starting a child process."""
     port = own_port()
     held = listener(port)
     asyncio.get_running_loop().call_later(0.3, held.close)

@@ -1,4 +1,4 @@
-"""A data folder passes for an older copy of itself only where it is one: else its replicas would be nobody's heirs."""
+"""A data folder counts as an older copy only if it is one: otherwise no replica of it could become leader."""
 
 import errno
 import uuid
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def register(store: ClusterStore, folder: Path) -> NodeRecord:
-    """As another start of the node's process does."""
+    """Register as another start of the node's process does."""
     node = Node(parse(["--data", str(folder), "--store", "unused"]))
     try:
         return node._register(store, 1, 2)[1]

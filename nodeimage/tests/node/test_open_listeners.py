@@ -1,4 +1,4 @@
-"""Where clients that prove nothing are let in."""
+"""At which listeners clients that prove nothing are admitted."""
 
 import contextlib
 from pathlib import Path

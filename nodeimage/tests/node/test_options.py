@@ -1,4 +1,4 @@
-"""A node's command line: what is refused, and what becomes of it."""
+"""A node's command line: what is refused, and how it is parsed."""
 
 from pathlib import Path
 

@@ -122,7 +122,7 @@ class Shard:
 
 @pytest.fixture
 async def shards(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
-    """Two, at ports next to each other."""
+    """Two shards, at adjacent ports."""
     made = [Shard(0), Shard(1)]
     for _ in range(50):
         first = own_port()
@@ -200,7 +200,7 @@ async def test_a_pod_has_one_of_its_shards_put_records_back(
     shards: list[Shard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await asyncio.to_thread(pod.recover_store, apply=True) == {"containers": [], "warnings": [], "done": True}
-    monkeypatch.setattr(pod, "ADMIN_PORT", pod.SHARD_ADMIN_PORT)  # a pod with a single one
+    monkeypatch.setattr(pod, "ADMIN_PORT", pod.SHARD_ADMIN_PORT)  # as in a pod with a single shard
     monkeypatch.setattr(pod, "SHARD_ADMIN_PORT", own_port())
     assert not (await asyncio.to_thread(pod.recover_store, apply=False))["done"]
     shards[0].why_not = "node 3 does not answer"
@@ -220,7 +220,7 @@ async def answered_by(path: str) -> str:
 
 
 async def test_a_pod_names_the_type_of_what_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prometheus refuses metrics without one."""
+    """Prometheus refuses metrics without a content type."""
     monkeypatch.setattr(pod, "_ask", lambda *_: (200, b"# HELP a A.\n# TYPE a gauge\na 1\n"))
     assert "Content-Type: text/plain; version=0.0.4; charset=utf-8" in await answered_by("/metrics")
     assert "Content-Type: text/plain; charset=utf-8" in await answered_by("/livez")
@@ -231,7 +231,7 @@ async def test_a_pod_names_the_type_of_what_it_answers(monkeypatch: pytest.Monke
 async def test_a_pod_asks_its_shards_for_what_anybody_may_ask_and_nothing_else(
     shards: list[Shard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To these it is somebody on their own host. Nor does a path lead it to another host."""
+    """To its shards the pod is a caller on their own host. Nor does a path lead it to another host."""
     asked: list[str] = []
 
     def ask_shard(_: int, path: str) -> tuple[int, bytes]:
@@ -259,5 +259,5 @@ async def test_a_pod_asks_its_shards_for_what_anybody_may_ask_and_nothing_else(
 
 
 async def test_a_line_without_end_ends_a_connection_to_a_pod(shards: list[Shard]) -> None:
-    with contextlib.suppress(ConnectionResetError):  # it ends with the rest unread
+    with contextlib.suppress(ConnectionResetError):  # the connection is closed with the rest unread
         assert await answered_by("/" + "x" * (1 << 17)) == ""

@@ -1,4 +1,4 @@
-"""A node's process at its limits: of connections, and of descriptors by the kernel's own limit."""
+"""A node's process at its limits: of connections, and of descriptors by the kernel's limit."""
 
 import resource
 import socket
@@ -53,7 +53,7 @@ def test_a_node_whose_descriptors_are_used_up_waits_and_goes_on(new_cluster: New
     _, hard = resource.prlimit(cluster.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(cluster.pid, resource.RLIMIT_NOFILE, (0, hard))
     try:
-        produce(topic, 3000)  # some chunks' worth
+        produce(topic, 3000)  # fills several chunks
         producer.flush(2.0)
         assert len(told) < 3010
     finally:

@@ -1,4 +1,4 @@
-"""What a node has said in the cluster store stands there again after the store was set back."""
+"""What a node has written to the cluster store is restored after the store was set back."""
 
 import asyncio
 import uuid
@@ -62,7 +62,7 @@ class Held:
         self.view.counters = dict(self.view.highest)
 
     def lose(self) -> None:
-        """The store has no record of the node any more."""
+        """Delete the node's record from the store."""
         found = self.store.get(f"node/{self.node.node_id}")
         assert found is not None
         self.store.delete(found.key, found.version)
@@ -124,7 +124,7 @@ async def test_of_a_folder_of_level_0_a_missing_registration_is_lost_only_with_a
 
 
 async def test_an_older_run_in_its_place_gives_way_once(tmp_path: Path) -> None:
-    """Two that live at once, as of a copied folder, do not take turns for ever."""
+    """Two runs alive at once, as after copying a folder, do not replace each other forever."""
     async with holding(tmp_path) as held:
         own = held.node
 

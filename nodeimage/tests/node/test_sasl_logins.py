@@ -1,4 +1,4 @@
-"""SASL at a node's listeners: passwords are hashed aside, and a node has what its file says."""
+"""SASL at a node's listeners: passwords are hashed in another thread, and a node has the listeners of its file."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Turning security on: in which order, again and again, and when it has to wait."""
+"""Turning security on: in which order, repeatedly, and when it has to wait."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ def executor() -> Any:
 
 
 async def state(catalog: Catalog) -> tuple[bool, list[str], list[str]]:
-    """Whether it is secure, who administrates it, and what users there are."""
+    """Whether the cluster is secure, its administrator expressions, and its users."""
     return await catalog.query(
         lambda reader: (
             reader.access.is_secured(),
@@ -81,7 +81,7 @@ async def test_a_user_and_an_administrator_that_are_there_stay(node: Node, execu
 async def test_an_administrator_who_is_made_meanwhile_stays(
     node: Node, executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another node was told the same, and an administrator has already given the cluster to a group."""
+    """Another node has the same options, and an administrator has already given the administration to a group."""
     catalog, submit = node.catalog, node.catalog.submit
 
     async def later(command: Any, **how: Any) -> Any:
@@ -112,7 +112,7 @@ async def test_after_a_crash_between_any_two_commands_the_next_start_goes_on(
 
     async def crashes(command: Any, **how: Any) -> Any:
         outcome = await submit(command, **how)
-        if isinstance(command, RaiseLevel):  # of the node itself
+        if isinstance(command, RaiseLevel):  # submitted by the node itself
             return outcome
         seen.append(type(command))
         raise KafkaError(Code.REQUEST_TIMED_OUT, "the node ended here")

@@ -1,4 +1,4 @@
-"""Snapshots that a node gives to others: paced, checked, and let go of."""
+"""Snapshots that a node sends to others: paced, checked, and released."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What was given up does not land late, and what comes in order is never refused."""
+"""Attempts that were given up do not take effect late, and attempts in order are never refused."""
 
 import pytest
 from hypothesis import given
@@ -48,7 +48,7 @@ def test_one_that_waits_does_not_open_the_way_for_a_younger_one_that_was_given_u
 
 
 def test_what_was_sent_to_the_leader_of_another_epoch_is_refused() -> None:
-    """The seed 161142: the same node led again, epochs later."""
+    """Found by seed 161142: the same node led again, epochs later."""
     here, arrivals = SubmitAttempts("a"), SubmitFence()
     assert not is_admitted(arrivals, begun(here), led=TWO)
     ahead = begun(here, TWO)
@@ -70,14 +70,15 @@ def test_what_is_known_of_processes_is_of_one_epoch() -> None:
 
 @given(data=st.data())
 def test_whatever_arrives_in_whatever_order(data: st.DataObject) -> None:
-    """Of several connections: each keeps its order, one that leads nowhere for a while is given up and comes late."""
+    """Over several connections: each keeps its order; a connection that is cut off for a while is given up, and its
+    requests arrive late."""
     here, arrivals = SubmitAttempts("a"), SubmitFence()
     sent: list[Submit] = []
     late: list[Submit] = []
     newest = 0
-    """The highest number that was admitted."""
+    """The highest number admitted so far."""
     refused_from: dict[int, int] = {}
-    """By attempt that was given up: the first number that began afterwards."""
+    """By attempt that was given up: the first number that was started afterwards."""
     for _ in range(data.draw(st.integers(0, 30))):
         match data.draw(st.sampled_from(["send", "lose", "arrive", "late"])):
             case "send":

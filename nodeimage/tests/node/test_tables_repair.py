@@ -1,4 +1,4 @@
-"""Damaged tables of the catalog: found, told, and made anew from another node; a node that has them does not lead."""
+"""Damaged tables of the catalog: found, reported, and rebuilt from another node; a node that has them does not lead."""
 
 import asyncio
 import sqlite3
@@ -131,7 +131,7 @@ async def test_a_damaged_snapshot_reaches_nobody(nodes: WithTables) -> None:
 async def test_a_node_that_has_applied_in_another_way_finds_it_by_the_others(nodes: WithTables) -> None:
     tables = nodes.tables(2)
     connection, applied = tables._connection, tables.applied
-    connection.delete("streams", "path = ?1", "/b")  # as a fault of its program would
+    connection.delete("streams", "path = ?1", "/b")  # as a bug in the program would
     apply_all(connection, [], SCHEMA)
     connection.committed(connection.applied)
     assert await asyncio.to_thread(table_check.damage_in, live(nodes, 2)) == []

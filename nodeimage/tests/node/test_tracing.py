@@ -1,4 +1,4 @@
-"""A node's traces: a real node, asked by a real client, and a collector that is one, away, or cannot be had."""
+"""A node's traces: a real node and a real client, with a collector that works, is unreachable, or cannot be used."""
 
 import asyncio
 import subprocess
@@ -26,7 +26,7 @@ from kit.storage import MIB, Running, until
 
 
 class Traced(Running):
-    """A node that has an endpoint."""
+    """A node with an endpoint for traces."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         super().__init__(folder, NodeSettings(chunk_bytes=MIB, disk_reserve=0, fsync=False, rebalance_delay_ms=0))
@@ -44,7 +44,7 @@ def collector() -> Iterator[Collector]:
 
 
 async def flushed(running: Running) -> None:
-    """All spans have been posted."""
+    """Wait until all spans have been posted."""
     made = running.node._tracing._otlp
     assert made is not None
     await asyncio.to_thread(made._batches.force_flush)

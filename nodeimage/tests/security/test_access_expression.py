@@ -1,4 +1,4 @@
-"""Whom an expression lets in, held against a model that knows nothing of sets; and what is told of it."""
+"""Whom an expression admits, compared with a model that knows nothing of sets; and how decisions are explained."""
 
 from collections.abc import Set
 from typing import Any
@@ -50,7 +50,7 @@ def holds(model: Model, user: str, groups: Set[str]) -> bool:
 
 @st.composite
 def written(draw: st.DrawFn, model: Model) -> str:
-    """A text of the model: brackets where they are needed, and some where they are not; any blanks; any quotes."""
+    """A text for the model: with required and redundant brackets, any blanks, any quotes."""
     blank = st.sampled_from(["", "", " ", "\n\t "])
 
     def text(node: Model, binding: int) -> str:
@@ -205,7 +205,7 @@ def test_an_explanation_of_many_names_is_short_and_of_one_line() -> None:
 
 
 class CountedName(str):
-    """A name that counts what it is compared with."""
+    """A name that counts its comparisons."""
 
     comparisons = 0
 

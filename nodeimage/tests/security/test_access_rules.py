@@ -1,4 +1,4 @@
-"""Which expression decides: inheritance, administrators, and what is kept of decisions."""
+"""Which expression decides: inheritance, administrators, and which decisions are cached."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ NEAREST = (
     (Kind.PREFIX, "/plant"),
     (Kind.CLUSTER, ""),
 )
-"""What decides about the topic, nearest first."""
+"""The places that decide about the topic, nearest first."""
 
 
 def rules(*given: tuple[Kind, str, Permission, str]) -> AccessRules:
@@ -291,7 +291,7 @@ def test_what_is_kept_of_decisions_is_what_is_explained(
 
 
 class Model:
-    """Who may use a group, looked for in all expressions by hand."""
+    """Who may use a group, found by searching all expressions."""
 
     def __init__(self, given: list[tuple[Kind, str, str]]) -> None:
         self.given = {(kind, name): text for kind, name, text in given}

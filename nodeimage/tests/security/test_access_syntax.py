@@ -1,4 +1,4 @@
-"""How expressions are written: what can be read, where a fault is, and the canonical text."""
+"""The syntax of expressions: what is valid, where a fault is, and the canonical text."""
 
 import itertools
 from collections.abc import Sequence
@@ -137,7 +137,7 @@ def test_an_expression_of_64_kib_can_be_read_and_one_byte_more_can_not() -> None
     text += "x" * (TEXT_LIMIT - len(text))
     assert len(text) == TEXT_LIMIT
     canonical = canonical_text(parse_tree(text))
-    assert canonical == text  # with blanks it would be too long
+    assert canonical == text  # too long with blanks
     assert canonical_text(parse_tree(canonical)) == canonical
     assert fault_of(text + " ").position == TEXT_LIMIT + 1
     assert fault_of('u:"' + "ö" * (TEXT_LIMIT // 2)).position == TEXT_LIMIT // 2 + 2
@@ -161,7 +161,7 @@ def test_what_utf_8_cannot_have_is_a_fault() -> None:
 
 
 class Grammar:
-    """The grammar, rule by rule: each gives where what it reads ends, or raises IndexError or ValueError."""
+    """The grammar, rule by rule: each method returns the end of what it reads, or raises IndexError or ValueError."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self.tokens = tokens

@@ -1,4 +1,4 @@
-"""What is told of refusals, and that nobody fills the log or hides others in it."""
+"""How refusals are logged, and that nobody can fill the log or hide others in it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ DENIED = AuditEvent(
 
 
 class Told:
-    """A log with a clock that is set by hand."""
+    """A log with a clock that the test sets."""
 
     def __init__(self, **options: Any) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Certificates of an own authority are taken by OpenSSL, by those for whom they are, and by nobody else."""
+"""OpenSSL accepts our own authority's certificates for their purposes, and for no others."""
 
 import ssl
 import time
@@ -29,7 +29,7 @@ def context(folder: Path, pair: KeyPair | None, trusted: str, *, server: bool) -
 
 
 def shake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> ssl.SSLObject:
-    """Both sides of a handshake in memory; the server's. Raises SSLError."""
+    """Run both sides of a handshake in memory; the server's side. Raises SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         client.wrap_bio(to_client, to_server, server_hostname=host),
@@ -41,7 +41,7 @@ def shake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> ssl.SSLO
                 end.do_handshake()
             except ssl.SSLWantReadError:
                 pass
-    ends[1].getpeercert()  # raises unless it is done
+    ends[1].getpeercert()  # raises unless the handshake is done
     return ends[1]
 
 

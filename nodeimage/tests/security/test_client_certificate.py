@@ -1,4 +1,4 @@
-"""Whom a certificate proves, of certificates as clients show them."""
+"""The user that a certificate proves, for certificates as clients show them."""
 
 import ssl
 from typing import Any, cast
@@ -15,7 +15,7 @@ DEFAULT = parse("DEFAULT")
 
 
 class Shown:
-    """As much of an SSLObject as is asked."""
+    """The part of an SSLObject that the code uses."""
 
     def __init__(self, certificate: bytes | None) -> None:
         self.certificate = certificate

@@ -1,4 +1,4 @@
-"""Limits: which counts, who shares it, and for how long who is above it waits."""
+"""Limits: which one applies, who shares it, and how long a client above it waits."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ ORDER = [
     Entity(None, "app"),
     Entity(None, ""),
 ]
-"""The first of them that there is counts (Kafka's ClientQuotaManager)."""
+"""The limits by precedence; the first that exists applies (Kafka's ClientQuotaManager)."""
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)))
@@ -74,7 +74,7 @@ def test_a_rate_up_to_the_limit_is_not_held_up_and_one_above_it_is_until_it_has_
 
 
 def quotas_of(mutations: float) -> Quotas:
-    """With one limit, of alice's changes of topics."""
+    """Quotas with one limit, on alice's changes of topics."""
     return Quotas(QuotaTable([(Entity("alice"), Key.MUTATIONS, mutations)]))
 
 
@@ -89,7 +89,7 @@ def test_no_wait_is_longer_than_all_windows_and_a_limit_of_nothing_is_one() -> N
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 5)), min_size=1, max_size=60), st.floats(1, 2000))
 def test_who_waits_as_told_stays_at_the_limit_in_the_long_run(steps: list[tuple[float, float]], limit: float) -> None:
-    """Steps of up to as much as 5 s give."""
+    """Each step uses at most what the limit allows in 5 s."""
     rate, now, total, wait = Rate(), 0.0, 0.0, 0.0
     for pause, seconds in steps:
         amount = seconds * limit
@@ -143,7 +143,7 @@ def test_counts_are_bounded_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatc
 
 
 def test_long_client_ids_are_told_apart_and_cost_no_more_than_short_ones() -> None:
-    """Each is kept for a while, and a client may have another one of 32 KiB in each request."""
+    """Each client id is kept for a while, and a client may send another one of 32 KiB in each request."""
     long = "x" * 30_000
     table = QuotaTable([(Entity(None, ""), Key.PRODUCE, 10.0), (Entity(None, long), Key.PRODUCE, 5.0)])
     quotas = Quotas(table)

@@ -1,4 +1,4 @@
-"""Client properties of a link's credentials: what is taken, what is refused, and that no secret is told."""
+"""Client properties of a link's credentials: what is accepted, what is refused, and that no secret is shown."""
 
 from pathlib import Path
 
@@ -105,7 +105,7 @@ def test_pem_may_stand_in_one_line_of_a_file_of_properties(certificates: Certifi
     text = f"ssl.ca.pem={line('ca.pem')}{between}{line('other-ca.pem')}\n"
     text += f"ssl.keystore.certificate.chain={line('client.pem')}\nssl.keystore.key={line('client.key')}\n"
     properties = {"security.protocol": "SSL"}
-    if between == "\n":  # as an admin call has it
+    if between == "\n":  # the form in an admin call
         properties |= {"ssl.ca.pem": certificates.text("ca.pem") + certificates.text("other-ca.pem")}
     else:
         properties |= parse_properties(text)

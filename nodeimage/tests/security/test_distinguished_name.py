@@ -1,4 +1,4 @@
-"""Subjects of certificates as text, against what Java 25's X500Principal.getName says of the same bytes."""
+"""Subjects of certificates as text, compared with the result of Java 25's X500Principal.getName for the same bytes."""
 
 import contextlib
 import datetime
@@ -40,7 +40,7 @@ def name(*parts: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def certificate(subject: bytes, *, version: bytes = b"\xa0\x03\x02\x01\x02") -> bytes:
-    """As little of a certificate as has a subject."""
+    """The smallest part of a certificate that has a subject."""
     empty = der(SEQUENCE)
     signed = der(SEQUENCE, version, der(2, b"\1"), empty, name([(CN, utf8("ca"))]), empty, subject, empty)
     return der(SEQUENCE, signed, empty, der(3, b"\0"))
@@ -84,7 +84,7 @@ def certificate(subject: bytes, *, version: bytes = b"\xa0\x03\x02\x01\x02") -> 
 )
 def test_subjects_are_written_as_java_writes_them(subject: bytes, text: str) -> None:
     assert subject_of(certificate(subject)) == text
-    assert subject_of(certificate(subject, version=b"")) == text  # a certificate of version 1
+    assert subject_of(certificate(subject, version=b"")) == text  # version 1 of the format
 
 
 def test_long_values_are_read() -> None:
@@ -128,7 +128,7 @@ def test_the_subject_of_a_certificate_of_openssl(tmp_path: Path) -> None:
     written = subject_of((tmp_path / "c.der").read_bytes())
     assert written in (
         "1.2.840.113549.1.9.1=#16056140622e63,OU=x+CN=alice,O=Acme,DC=org",
-        "1.2.840.113549.1.9.1=#16056140622e63,CN=alice+OU=x,O=Acme,DC=org",  # the order of a SET is OpenSSL's
+        "1.2.840.113549.1.9.1=#16056140622e63,CN=alice+OU=x,O=Acme,DC=org",  # OpenSSL's order of a SET
     )
 
 

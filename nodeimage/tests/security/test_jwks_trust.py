@@ -1,4 +1,4 @@
-"""Whom TLS to an issuer's server trusts, while its file changes."""
+"""Which authorities TLS to an issuer's server trusts while their file changes."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Edits of expressions by ACLs: who is let in and taken out, and what is refused rather than approximated."""
+"""Edits of expressions by ACLs: who is admitted and removed, and what is refused rather than approximated."""
 
 import itertools
 
@@ -22,11 +22,11 @@ from kit.shown_acls import CLUSTER, GROUP, GROUPS, STREAM, TOPIC, all_of, lines,
 
 PRODUCE, CONSUME, ADMIN = Permission.PRODUCE, Permission.CONSUME, Permission.ADMIN
 PRODUCER = (AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE)
-"""What `kafka-acls --producer` asks for."""
+"""The operations that `kafka-acls --producer` grants."""
 
 
 def grant(rules: AccessRules, *grants: Grant) -> tuple[dict[tuple[str, str, str], str], dict[int, str]]:
-    """The expressions that are written, and the refusals."""
+    """The expressions to write, and the refusals."""
     edit = granted(rules, dict(enumerate(grants)))
     assert all(error.code is Code.INVALID_REQUEST for error in edit.errors.values())
     assert set(edit.changes) <= edit.expected.keys()

@@ -1,4 +1,4 @@
-"""Expressions as ACLs: which rows are shown, what a filter means, and what a row stands on."""
+"""Expressions as ACLs: which rows are shown, what a filter selects, and which object a row concerns."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The file of listeners: what it says, and what is refused, by name and with what to do."""
+"""The file of listeners: how it is parsed, and what is refused, by name and with advice."""
 
 from pathlib import Path
 

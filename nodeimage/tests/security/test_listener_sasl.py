@@ -1,4 +1,4 @@
-"""SASL in the listeners' file: mechanisms, and for whom bearer tokens count."""
+"""SASL in the listeners' file: mechanisms, and the settings for bearer tokens."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What nodes show each other: which files are taken, and what a connection's proofs are bound to."""
+"""TLS between nodes: which files are accepted, and what a connection's proofs are bound to."""
 
 import datetime as dt
 import ssl
@@ -22,7 +22,7 @@ def read(folder: Path) -> PeerTls:
 
 
 def connect(client: ssl.SSLContext, server: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends of a connection, past the handshake."""
+    """Both ends of a connection, after the handshake."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     connecting = client.wrap_bio(to_client, to_server)
     connected = server.wrap_bio(to_server, to_client, server_side=True)
@@ -46,7 +46,7 @@ def test_both_ends_of_a_connection_have_the_same_binding_and_no_other_has_it(tmp
 
 
 def test_whoever_passes_on_what_two_nodes_say_has_other_bindings_than_they(tmp_path: Path) -> None:
-    """Even with a certificate, and a key, that all of them share."""
+    """Even if it has a certificate and a key that all nodes share."""
     shared = read(AUTHORITY.node(tmp_path / "shared"))
     client, to_client = connect(shared.connecting, shared.context)
     to_server, server = connect(shared.connecting, shared.context)

@@ -1,4 +1,4 @@
-"""Mapping rules against what Kafka's own tests say of them (SslPrincipalMapperTest), and where we refuse earlier."""
+"""Mapping rules compared with Kafka's own tests (SslPrincipalMapperTest), and where we refuse earlier."""
 
 import pytest
 from hypothesis import given
@@ -124,7 +124,7 @@ def test_a_comma_in_a_value_and_in_a_pattern_is_no_end() -> None:
         ("RULE:^CN=(a)?(b)?$/x$1$2/", "CN=b", "xb"),
         (r"RULE:^CN=(.*)\/(.*)$/$2\/$1/", "CN=a/b", "b/a"),
         ("RULE:^" + "(.)" * 11 + "$/$11$1/", "abcdefghijk", "ka"),
-        # Each match is replaced, as by Java's replaceAll; these are what Kafka 4.3 makes.
+        # Each match is replaced, as by Java's replaceAll; these are Kafka 4.3's results.
         ("RULE:.*/admin/", "CN=a", "adminadmin"),
         ("RULE:(.*?)/x/", "ab", "xaxbx"),
         ("RULE:a*/x/", "aa", "xx"),

@@ -1,4 +1,4 @@
-"""Who a client can be."""
+"""Principals of clients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""SCRAM's client against the RFC's own exchange, and against servers that lie."""
+"""SCRAM's client against the RFC's own exchange, and against dishonest servers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Files of secrets: whole or not at all, and for their owner alone."""
+"""Files of secrets: complete or unchanged, and for their owner only."""
 
 import os
 import stat

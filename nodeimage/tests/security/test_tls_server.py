@@ -1,4 +1,4 @@
-"""A listener's TLS: what it refuses, and what it goes on with when files change."""
+"""A listener's TLS: what it refuses, and what stays in use when files change."""
 
 import shutil
 import socket
@@ -29,7 +29,7 @@ def put(files: TlsFiles, certificates: Certificates, name: str) -> None:
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str | None, dict[str, object]]:
-    """Over loopback: TLS's version, and the subject that the client saw. Raises what the client meets."""
+    """Connect over loopback: the TLS version, and the subject that the client saw. Raises the client's error."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -48,7 +48,7 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str | Non
                 socket.create_connection(listening.getsockname(), 10) as plain,
                 client.wrap_socket(plain, server_hostname="localhost") as wrapped,
             ):
-                if wrapped.recv(1) != b"!":  # with TLS 1.3 a refused certificate is seen at the first read
+                if wrapped.recv(1) != b"!":  # with TLS 1.3 a refused certificate shows at the first read
                     raise ConnectionError("refused")
                 return wrapped.version(), dict(wrapped.getpeercert() or {})
         finally:

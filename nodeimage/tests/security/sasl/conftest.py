@@ -1,4 +1,4 @@
-"""Certificates, for those who serve key sets."""
+"""Certificates for servers of key sets."""
 
 from kit.certificates import certificates
 

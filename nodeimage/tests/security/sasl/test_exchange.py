@@ -1,4 +1,4 @@
-"""A connection's authentication as a whole: order, failures, lifetimes, re-authentication, and what the audit hears."""
+"""A connection's authentication as a whole: order, failures, lifetimes, re-authentication, and the audit's events."""
 
 import asyncio
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def credentials() -> MemoryCredentials:
 
 
 class Keys:
-    """The keys of an issuer, at hand."""
+    """An issuer's keys, without a server."""
 
     def __init__(self, issuer: Issuer) -> None:
         self._keys = keys_of(issuer.key_set())
@@ -66,7 +66,7 @@ def begin(exchange: SaslExchange, mechanism: str, version: int = 1) -> None:
 async def scram(
     exchange: SaslExchange, user: str = "alice", password: str = PASSWORD, mechanism: str = "SCRAM-SHA-256"
 ) -> Done | Failed:
-    """From the handshake to the end, and the server's proof checked."""
+    """Authenticate from the handshake to the end, and check the server's proof."""
     begin(exchange, mechanism)
     client = ScramClient(mechanism, user, password)
     challenge = await exchange.step(client.first())
@@ -179,7 +179,7 @@ async def test_a_token_that_does_not_count_is_told_so_before_the_failure(
     credentials: MemoryCredentials, issuer: Issuer
 ) -> None:
     listener = Listener(credentials, "OAUTHBEARER", verifier=verifier(issuer))
-    for said in (b"\x01", b"", bearer(issuer.token())):  # not even a good token helps any more
+    for said in (b"\x01", b"", bearer(issuer.token())):  # even a valid token no longer helps
         exchange = listener.exchange()
         answer = await oauth(exchange, bearer(issuer.token(exp=NOW_S - 60)))
         assert isinstance(answer, Challenge)
@@ -266,7 +266,7 @@ async def test_nothing_is_accepted_after_a_failure(credentials: MemoryCredential
     assert isinstance(await plain(exchange, b"\0alice\0wrong"), Failed)
     assert exchange.handshake("PLAIN", 1).code is Code.ILLEGAL_SASL_STATE
     assert isinstance(await exchange.step(PLAIN_ALICE), Failed)
-    assert len(listener.audit) == 1  # one event for a connection, however much it sends
+    assert len(listener.audit) == 1  # one event per connection, however much it sends
 
 
 async def test_steps_sent_at_once_prove_nobody(credentials: MemoryCredentials) -> None:
@@ -510,7 +510,8 @@ KNOWN.add("alice", *HASHES)
 
 @given(st.lists(st.tuples(st.sampled_from([*MECHANISMS, "GSSAPI", None, None, None]), STEPS), max_size=8))
 def test_whatever_a_client_without_a_password_sends_proves_nobody(messages: list[tuple[str | None, bytes]]) -> None:
-    """Handshakes and tokens in any order: answers are refusals and challenges, one event at most, and no exception."""
+    """Handshakes and tokens in any order: the answers are refusals and challenges, with at most one event and no
+    exception."""
 
     async def story() -> None:
         listener = Listener(KNOWN, *MECHANISMS, verifier=verifier(ISSUED))

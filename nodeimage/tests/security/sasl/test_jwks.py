@@ -1,4 +1,5 @@
-"""Key sets: when they are fetched, and what counts meanwhile. On the simulator's loop, whose time is virtual."""
+"""Key sets: when they are fetched, and which keys are valid meanwhile. On the simulator's loop, whose time is
+virtual."""
 
 import asyncio
 import itertools
@@ -31,7 +32,7 @@ def issuer() -> Issuer:
 
 
 class Endpoint:
-    """Serves a set of keys, or fails; remembers when it was asked."""
+    """Serves a set of keys, or fails; records when it was called."""
 
     def __init__(self, issuer: Issuer) -> None:
         self.issuer = issuer
@@ -49,7 +50,7 @@ class Endpoint:
 
 
 def run(issuer: Issuer, story: Callable[[Endpoint, KeySet], Awaitable[None]]) -> Endpoint:
-    """A story of an endpoint and the node that asks it."""
+    """Run a scenario of an endpoint and the node that calls it."""
     endpoint = Endpoint(issuer)
 
     async def told() -> None:
@@ -94,7 +95,7 @@ def test_an_unknown_key_is_asked_for_once_in_ten_seconds(issuer: Issuer) -> None
         assert await keys.keys("one")
         await asyncio.sleep(100)
         endpoint.key_ids = ["one", "two"]
-        assert await keys.keys("two")  # waits for what is fetched for it
+        assert await keys.keys("two")  # waits for the fetch that it caused
         endpoint.key_ids.append("three")
         for _ in range(90):
             assert not await keys.keys("three")
@@ -171,8 +172,8 @@ def test_nobody_waits_longer_than_five_seconds_for_a_key(issuer: Issuer) -> None
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.sampled_from(["ask", "due"]), st.booleans()), max_size=60))
 def test_asks_bring_at_most_one_fetch_in_ten_seconds(steps: list[tuple[float, str, bool]]) -> None:
-    """In any order of asks, and of fetches that succeed and fail: the next fetch is due within the hour, or within the
-    longest back-off."""
+    """With any order of requests, and of successful and failed fetches, the next fetch is due within the hour, or
+    within the longest back-off."""
     now_s = 0.0
     schedule = RefreshSchedule(now_s)
     granted: list[float] = []

@@ -1,4 +1,4 @@
-"""Key sets by HTTP: from the address of the configuration alone, bounded, over TLS that is checked."""
+"""Key sets by HTTP: from the configured address only, bounded, over verified TLS."""
 
 import asyncio
 import ssl
@@ -17,7 +17,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """Answers every path as the test says."""
+    """A server whose answers the test decides."""
 
     def __init__(self) -> None:
         self.answer: Answer = self.keys

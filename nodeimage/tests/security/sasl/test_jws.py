@@ -1,4 +1,4 @@
-"""Signatures of tokens: the RFCs' own examples, each algorithm, and keys that none is checked with."""
+"""Signatures of tokens: the RFCs' own examples, each algorithm, and keys that may check none."""
 
 import json
 from typing import Any
@@ -96,7 +96,7 @@ def refusal(token: SignedToken, key: VerifyingKey) -> Refusal:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_of_the_rfcs_are_verified(name: str) -> None:
-    """By their parts: none but one has a key id, which tokens need here."""
+    """The parts are checked separately: only one example has the key id that tokens need here."""
     algorithm, jwk, message, signature = EXAMPLES[name]
     key = key_of({**jwk, "kid": "example"})
     content = from_base64url(signature)
@@ -116,7 +116,7 @@ def test_each_algorithm_is_verified_with_its_own_key_alone(issuer: Issuer, algor
         if key_id == token.key_id:
             token.check_signature(key)
             assert refusal(parse_token(Issuer().token(algorithm)), key) is Refusal.SIGNATURE
-        else:  # both curves of Edwards' have EdDSA
+        else:  # both Edwards curves use EdDSA
             does_share = algorithm in key.algorithms
             assert refusal(token, key) is (Refusal.SIGNATURE if does_share else Refusal.ALGORITHM)
 

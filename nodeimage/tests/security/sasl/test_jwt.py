@@ -1,4 +1,4 @@
-"""Tokens: whom a good one proves, and each attack by name."""
+"""Tokens: the identity that a valid one proves, and each attack by name."""
 
 import hashlib
 import hmac
@@ -28,7 +28,7 @@ def issuer() -> Issuer:
 
 
 class Keys:
-    """The keys of an issuer, at hand."""
+    """An issuer's keys, without a server."""
 
     def __init__(self, issuer: Issuer) -> None:
         self._keys = keys_of(issuer.key_set())
@@ -336,7 +336,7 @@ async def test_groups_are_taken_from_the_claim_at_a_path(
 async def test_groups_that_cannot_be_read_are_refused_and_not_passed_over(
     issuer: Issuer, claims: dict[str, Any], why: Refusal
 ) -> None:
-    """An access expression may exclude one of them."""
+    """An access expression may exclude one of the groups."""
     assert await refusal(issuer, issuer.token(**claims), groups_claim="groups") is why
 
 

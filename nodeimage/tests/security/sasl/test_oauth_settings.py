@@ -1,4 +1,4 @@
-"""A listener that is not told whom to trust is refused."""
+"""A listener without settings for whom to trust is refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The first message of OAUTHBEARER: what is read out of it, and what is refused."""
+"""The first message of OAUTHBEARER: how it is parsed, and what is refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""PLAIN: what it takes, what it refuses, and that it costs the same for everybody."""
+"""PLAIN: what it accepts and refuses, and that its cost is the same for every user."""
 
 import hashlib
 import hmac
@@ -85,7 +85,7 @@ def test_known_and_unknown_users_cost_the_same_operations(monkeypatch: pytest.Mo
 
 
 def counted(function: Any, name: str, made: list[tuple[Any, ...]]) -> Any:
-    """With the hash and the iterations, which say what a call costs."""
+    """Wrap `function` so that it records its hash and iterations, which determine a call's cost."""
 
     def call(*args: Any) -> Any:
         made.append((name, args[0], args[3]) if name == "pbkdf2_hmac" else (name,))

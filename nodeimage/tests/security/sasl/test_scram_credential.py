@@ -1,4 +1,4 @@
-"""Records of passwords: how they are made, what cannot be one, and that they do not tell what they hold."""
+"""Stored credentials: how they are created, which are invalid, and that they do not reveal their contents."""
 
 import pytest
 

@@ -28,7 +28,7 @@ def server(nonce: str | None = None, mechanism: str = "SCRAM-SHA-256") -> ScramS
 
 
 def rfc7677() -> ScramServer:
-    """Up to the client's last message."""
+    """The RFC's exchange up to the client's last message."""
     asked = server("%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     assert asked.first(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == "user"
     assert asked.challenge(RECORD) == f"r={BOTH_NONCES},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
@@ -47,7 +47,7 @@ def test_the_exchange_of_rfc_7677_comes_out_byte_for_byte() -> None:
 
 
 def test_the_keys_of_rfc_5802_come_out_byte_for_byte() -> None:
-    """Its exchange has SHA-1, which is not offered."""
+    """The RFC's exchange uses SHA-1, which is not offered."""
     salted = scram_common.salted_password("sha1", b"pencil", base64.b64decode("QSXCR+Q6sek8bf92"), 4096)
     said = (
         b"n=user,r=fyko+d2lbbFgONRv9qkxdawL,"
@@ -111,7 +111,7 @@ def test_known_and_unknown_users_cost_the_same_operations(monkeypatch: pytest.Mo
 
 
 def operations_of_scram(monkeypatch: pytest.MonkeyPatch, record: ScramCredential | None) -> list[str]:
-    """The hashes that the server makes while it refuses a wrong proof."""
+    """The hashes that the server computes while it refuses a wrong proof."""
     asked = server()
     made: list[str] = []
     with monkeypatch.context() as patch:
@@ -183,12 +183,12 @@ def test_extensions_that_need_not_be_understood_are_passed_over_and_signed() -> 
         ("c=biws,r=%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p={proof}", Refusal.OTHER_NONCE),
         ("c=biws,r=rOprNGfwEbeRWgbNEkqOrOprNGfwEbeRWgbNEkqO{nonces},p={proof}", Refusal.OTHER_NONCE),
         ("c=biws,r=x{nonces},p={proof}", Refusal.OTHER_NONCE),
-        ("c=biws,r=rOprNGfwEbeRWgbNEkqO{nonces},p={proof}", Refusal.WRONG_CREDENTIALS),  # the proof is of another text
+        ("c=biws,r=rOprNGfwEbeRWgbNEkqO{nonces},p={proof}", Refusal.WRONG_CREDENTIALS),  # the proof covers another text
         ("c=eSws,r={nonces},p={proof}", Refusal.CHANNEL_BINDING),
         ("c=,r={nonces},p={proof}", Refusal.CHANNEL_BINDING),
         ("c=biws,r={nonces},tokenauth=true,p={proof}", Refusal.DELEGATION_TOKEN),
         ("c=biws,r={nonces},m=1,p={proof}", Refusal.MANDATORY_EXTENSION),
-        ("c=biws,r={nonces},x=1,p={proof}", Refusal.WRONG_CREDENTIALS),  # the proof is of another text
+        ("c=biws,r={nonces},x=1,p={proof}", Refusal.WRONG_CREDENTIALS),  # the proof covers another text
         ("c=biws,r={nonces}", Refusal.MALFORMED),
         ("c=biws,r={nonces},p=", Refusal.MALFORMED),
         ("c=biws,r={nonces},p=!", Refusal.MALFORMED),
@@ -207,7 +207,7 @@ def test_a_last_message_that_breaks_a_rule_is_refused(message: str, why: Refusal
     asked = rfc7677()
     assert refusal(asked.final, message.format(nonces=BOTH_NONCES, proof=proof).encode()) is why
     right = f"c=biws,r={BOTH_NONCES},p={proof}".encode()
-    assert refusal(asked.final, right) is Refusal.ILLEGAL_STATE  # one try
+    assert refusal(asked.final, right) is Refusal.ILLEGAL_STATE  # only one attempt is allowed
 
 
 def test_a_client_that_puts_its_nonce_before_both_is_let_in_by_a_proof_of_that() -> None:

@@ -1,4 +1,4 @@
-"""No secret in what is logged, told, or shown of an object: passwords, keys, salts, proofs and tokens."""
+"""No secret is logged, sent back, or shown in a repr: passwords, keys, salts, proofs and tokens."""
 
 import base64
 import traceback

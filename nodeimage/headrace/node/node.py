@@ -775,12 +775,12 @@ class Node:
 class _LevelListener:
     """A ContainerListener that has the node check the cluster's feature level."""
 
-    def __init__(self, heed: Callable[[], None]) -> None:
-        self._follow_steps = heed
+    def __init__(self, follow_level: Callable[[], None]) -> None:
+        self._follow_level = follow_level
 
     def container_led(self, _container: Leader) -> None:
         """See ContainerListener."""
-        self._follow_steps()
+        self._follow_level()
 
     def container_left(self, _container: Leader) -> None:
         """See ContainerListener."""

@@ -102,9 +102,9 @@ def parse(arguments: Sequence[str]) -> Options:
         "--kubernetes", metavar="NAMESPACE/CLUSTER", help="the cluster store is this one's, in Kubernetes"
     )
     parser.add_argument("--cluster-record", type=Path, help="with --kubernetes: the file with the cluster's own record")
-    parser.add_argument("--kubernetes-api", default="", help="address of the API server, if this is no pod")
+    parser.add_argument("--kubernetes-api", default="", help="address of the API server, outside of pods")
     parser.add_argument("--kubernetes-token", type=Path, help="with --kubernetes-api: the file of a token for it")
-    parser.add_argument("--host", default="127.0.0.1", help="of the address that clients are told")
+    parser.add_argument("--host", default="127.0.0.1", help="host of the address that clients receive")
     parser.add_argument("--bind", default="", help="address to listen at, if it is not --host")
     parser.add_argument("--peer-host", default="", help="where other nodes reach this one, if it is not --host")
     parser.add_argument(
@@ -116,7 +116,7 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--listeners", type=Path, metavar="FILE", help="listeners with TLS and SASL, or without (TOML)")
     parser.add_argument(
-        "--secure", action="store_true", help="turn the cluster's security on: clients may do what they are let"
+        "--secure", action="store_true", help="turn the cluster's security on: clients may do only what is allowed"
     )
     parser.add_argument(
         "--bootstrap-admin",
@@ -155,13 +155,13 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--peer-tls-mode",
         choices=[mode.value for mode in PeerTlsMode],
-        help="with --peer-tls: whether others may do without it; `require` by default",
+        help="with --peer-tls: whether peers may omit TLS; `require` by default",
     )
     parser.add_argument(
         "--peer-secrets",
         type=Path,
         metavar="FILE",
-        help="by what nodes know each other, if it is there, in place of the secret in the cluster's record",
+        help="secrets by which nodes authenticate each other, if it exists, instead of the one in the cluster's record",
     )
     parser.add_argument("--ready-file", type=Path, help="written as JSON once the node serves")
     parser.add_argument(
@@ -174,7 +174,7 @@ def parse(arguments: Sequence[str]) -> Options:
         "--audit-allowed",
         default="",
         metavar="ACTION,...",
-        help=f"what is allowed, and told to the audit all the same: of {', '.join(AUDITED)}",
+        help=f"allowed actions that the audit records too: of {', '.join(AUDITED)}",
     )
     parser.add_argument(
         "--tracing-endpoint",
@@ -186,7 +186,7 @@ def parse(arguments: Sequence[str]) -> Options:
         "--rebuild-after-s",
         type=float,
         default=600.0,
-        help="replicas of a node that is gone so long are made elsewhere",
+        help="time after which a missing node's replicas are recreated elsewhere",
     )
     defaults = NodeSettings()
     for name, what in (
@@ -200,7 +200,7 @@ def parse(arguments: Sequence[str]) -> Options:
         ("max-connections", "most connections of clients; 0: as many as there are file descriptors for"),
         ("max-connections-per-ip", "most connections of clients from one address; 0: half of --max-connections"),
         ("connections-max-idle-ms", "a client's connection is closed on which nothing happened for so long"),
-        ("metrics-topics", "most topics whose traffic /metrics tells by topic; 0: none"),
+        ("metrics-topics", "most topics whose traffic /metrics reports by topic; 0: none"),
     ):
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name.replace("-", "_")), help=what)
     parser.add_argument("--no-fsync", action="store_true", help="acknowledge from the page cache (durability: memory)")

@@ -190,9 +190,10 @@ class TestCreatePartitions:
     async def test_an_unknown_topic_is_unknown(self, ask):
         assert (await self.grow(ask, "none", 4)).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
 
-    async def test_a_topic_named_twice_is_left_alone(self, ask, broker):
+    @pytest.mark.parametrize("again", ["t", "/default:t"])
+    async def test_a_topic_named_twice_is_left_alone(self, ask, broker, again):
         await create(ask, wanted("t"))
-        twice = [{"name": "t", "count": 2, "assignments": None}, {"name": "t", "count": 3, "assignments": None}]
+        twice = [{"name": "t", "count": 2, "assignments": None}, {"name": again, "count": 3, "assignments": None}]
         fields = {"topics": twice, "timeout": 5_000, "validate_only": False}
         results = (await ask(ApiKey.CREATE_PARTITIONS, 3, fields)).results
         assert [result.error_code for result in results] == [Code.INVALID_REQUEST] * 2

@@ -1,7 +1,7 @@
-"""The newest catalog commands of a replica's log, in memory, so that applying them needs no read from the disk.
+"""The newest catalog commands of a replica's log, kept in memory so that applying them needs no disk read.
 
-What it holds is always the newest commands without a gap, committed or not; who asks says what is committed. The loop
-thread's own.
+The tail always holds the newest commands without a gap, committed or not; the caller knows up to where they are
+committed. Used only on the loop thread.
 """
 
 from collections import deque
@@ -9,10 +9,11 @@ from collections import deque
 from headrace.base.ids import Position
 
 MOST_BYTES = 8 * 1024 * 1024
+"""Size in bytes of the payloads kept; older commands are dropped beyond it, but the newest one always stays."""
 
 
 class CommandTail:
-    """Commands by the position after their frame."""
+    """The newest commands, each with the position after its frame."""
 
     def __init__(self, floor: Position) -> None:
         self._floor = floor
@@ -20,7 +21,7 @@ class CommandTail:
         self._bytes = 0
 
     def add(self, position: Position, payload: bytes) -> None:
-        """The newest command."""
+        """Append the newest command; `position` is the position after its frame."""
         self._commands.append((position, payload))
         self._bytes += len(payload)
         while self._bytes > MOST_BYTES and len(self._commands) > 1:
@@ -28,7 +29,8 @@ class CommandTail:
             self._bytes -= len(dropped)
 
     def read(self, after: Position, until: Position) -> list[tuple[Position, bytes]] | None:
-        """The commands behind `after`, up to `until`; None: some of them are not in memory."""
+        """Return the commands after `after`, up to and including `until`; None if some of them are no longer in memory.
+        """
         if after < self._floor:
             return None
         found: list[tuple[Position, bytes]] = []
@@ -41,7 +43,7 @@ class CommandTail:
         return found
 
     def restart(self, floor: Position) -> None:
-        """The log was cut, or begins anew, at `floor`."""
+        """Forget all commands: the log was cut to `floor`, or starts again there."""
         self._commands.clear()
         self._bytes = 0
         self._floor = floor

@@ -1,4 +1,4 @@
-"""Waiting until a container has committed something, or is in touch with its followers, for as long as one can."""
+"""Waiting, with a time limit, for a container to commit a position or to regain touch with its followers."""
 
 import asyncio
 from typing import Final
@@ -10,12 +10,14 @@ from headrace.container.leader import Leader
 __all__ = ["back_in_touch", "committed_to"]
 
 OUT_OF_TOUCH_S: Final = 2.0
-"""By then a follower that died has been let go, or another node leads."""
+"""Longest wait, in seconds, of `back_in_touch`: within this time a follower that died has been removed from the in-sync
+set, or another node leads."""
 LOOK_S: Final = 0.05
+"""Seconds between two checks of `back_in_touch`."""
 
 
 class _Reached:
-    """A future as somebody who waits for a commit."""
+    """Adapts a future to the `Waiting` protocol: True once committed, False if this node ceases to lead."""
 
     __slots__ = ("_future",)
 
@@ -34,8 +36,8 @@ class _Reached:
 async def committed_to(leader: Leader, position: Position, *, timeout_s: float) -> None:
     """Return once everything below `position` is committed.
 
-    Raises KafkaError: NOT_LEADER_OR_FOLLOWER where this node leads the container no more, LEADER_NOT_AVAILABLE when the
-    time is up.
+    Raises KafkaError: NOT_LEADER_OR_FOLLOWER if this node no longer leads the container, LEADER_NOT_AVAILABLE on a
+    timeout.
     """
     reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     leader.when_committed(position, _Reached(reached))
@@ -52,9 +54,10 @@ async def committed_to(leader: Leader, position: Position, *, timeout_s: float) 
 
 
 async def back_in_touch(leader: Leader) -> bool:
-    """Whether the container is in touch with its followers (invariant 16), now or within a moment."""
+    """Wait up to `OUT_OF_TOUCH_S` for the container to be in touch with its followers (invariant 16); return whether it
+    is."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + OUT_OF_TOUCH_S
-    while not leader.in_touch and not leader.lost and loop.time() < deadline:  # noqa: ASYNC110  # time alone tells
+    while not leader.in_touch and not leader.lost and loop.time() < deadline:  # noqa: ASYNC110  # no event for it
         await asyncio.sleep(LOOK_S)
     return leader.in_touch

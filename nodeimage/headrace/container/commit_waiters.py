@@ -1,7 +1,8 @@
-"""Those who wait for frames of one container to be committed: they are told in the order in which they came.
+"""Waiters for frames of one container to be committed; they are notified in the order in which they were added.
 
-Knows nothing of what is committed, or why; the leader's half (leader.py) says so. Who waits when this node ceases
-to lead is told `lost`: whether its frames will be committed is for the next leader to say. The loop thread's own.
+This module does not decide what is committed; the leader (leader.py) reports that. When this node ceases to lead, the
+remaining waiters get `lost`: only the next leader can say whether their frames will be committed. Used only on the loop
+thread.
 """
 
 import asyncio
@@ -17,17 +18,17 @@ log = structlog.get_logger()
 
 
 class Waiting(Protocol):
-    """Somebody who waits for a frame to be committed."""
+    """A waiter for a frame to be committed."""
 
     def committed(self) -> None:
-        """It is."""
+        """The frame is committed."""
 
     def lost(self) -> None:
-        """This node leads the container no more. The frame may be committed by the next leader, or be gone."""
+        """This node no longer leads the container. The next leader may commit the frame, or the frame may be gone."""
 
 
 class CommitQueue:
-    """All who wait for frames of one container."""
+    """All waiters for frames of one container."""
 
     __slots__ = ("_container", "_waiting")
 
@@ -36,30 +37,32 @@ class CommitQueue:
         self._waiting: deque[tuple[int, Waiting]] = deque()
 
     def add(self, position: int, waiting: Waiting) -> None:
-        """`waiting` waits until everything below `position` is committed, and those before it have been told."""
+        """Notify `waiting` once everything below `position` is committed, and after the waiters that were added before
+        it."""
         self._waiting.append((position, waiting))
 
     def committed(self, position: Position) -> None:
-        """Everything below `position` is: tell everybody who waited for no more than that, in order."""
+        """Everything below `position` is committed: notify the waiters for positions up to it, in order."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= position:
             try:
                 waiting.popleft()[1].committed()
-            except Exception:  # one listener's fault must not keep the others waiting
-                log.exception("who waited for a commit failed", container=self._container)
+            except Exception:  # a fault in one waiter must not block the others
+                log.exception("a waiter for a commit failed", container=self._container)
 
     def lost(self) -> None:
-        """This node leads no more: tell all."""
+        """This node no longer leads: notify all waiters."""
         waiting, self._waiting = self._waiting, deque()
         for _, each in waiting:
             try:
                 each.lost()
-            except Exception:  # one listener's fault must not keep the others waiting
-                log.exception("who waited for a commit failed", container=self._container)
+            except Exception:  # a fault in one waiter must not block the others
+                log.exception("a waiter for a commit failed", container=self._container)
 
 
 class WaitingFuture:
-    """A future as somebody who waits: of the position, or NOT_LEADER_OR_FOLLOWER."""
+    """Adapts a future to the `Waiting` protocol: its result is the position, or it fails with NOT_LEADER_OR_FOLLOWER.
+    """
 
     __slots__ = ("_container", "_future", "_position")
 
@@ -80,5 +83,5 @@ class WaitingFuture:
 
 
 def not_leader(container: ContainerId) -> KafkaError:
-    """For those who ask for more than this node may say of a container."""
+    """Return the error for callers when this node no longer leads the container."""
     return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node leads container {container} no more")

@@ -1,8 +1,9 @@
-"""A replica that cannot read all that it holds (invariant 14), and how it is replaced.
+"""How a replica that cannot read all of its data (invariant 14) is replaced.
 
-It is made anew as another incarnation, and fetched from the others: but only once it has left the in-sync set, by the
-store, as of several that are damaged not all can go. Where the others are too few, it stays as it is, and if it leads
-lets another lead that may be able to read to followers what this one cannot.
+The replica is recreated as another incarnation and fetched from the others, but only after it has left the in-sync set
+in the store: if several replicas are damaged, they must not all go. If too few others are in sync, the replica stays as
+it is; if it leads, it hands over to another replica, which may be able to send followers the data that this one cannot
+read.
 """
 
 import asyncio
@@ -17,30 +18,31 @@ from headrace.store import container_records
 from headrace.store.protocol import StoreCall
 from headrace.store.records import ContainerRecord
 
-STAND_BACK_S: Final = 10.0
-"""After a leader has let another lead, it does so again after this, twice as long each time: that one may be damaged
-elsewhere, and both would take turns for ever."""
-STAND_BACK_MOST_S: Final = 600.0
+HAND_OVER_RETRY_S: Final = 10.0
+"""Seconds before a damaged leader that has handed over does so again; doubled each time. The other replica may be
+damaged elsewhere, and without this delay both would hand over to each other forever."""
+HAND_OVER_RETRY_MAX_S: Final = 600.0
+"""Upper bound, in seconds, of the doubled `HAND_OVER_RETRY_S`."""
 
 
 class Damage:
-    """Of one replica of a node."""
+    """The damage of one replica of this node, and when the replica last handed over because of it."""
 
-    __slots__ = ("_backoff", "_incarnation", "_stands_back_at")
+    __slots__ = ("_backoff", "_incarnation", "_next_hand_over_at")
 
     def __init__(self) -> None:
         self._incarnation = ""
-        self._backoff = Backoff(STAND_BACK_S, STAND_BACK_MOST_S)
-        self._stands_back_at = float("-inf")
+        self._backoff = Backoff(HAND_OVER_RETRY_S, HAND_OVER_RETRY_MAX_S)
+        self._next_hand_over_at = float("-inf")
 
     def found(self, incarnation: str) -> None:
-        """The replica of that incarnation is damaged."""
+        """Record that the replica of this incarnation is damaged."""
         if self._incarnation != incarnation:
-            self._incarnation, self._stands_back_at = incarnation, float("-inf")
+            self._incarnation, self._next_hand_over_at = incarnation, float("-inf")
             self._backoff.succeeded()
 
     def is_of(self, incarnation: str) -> bool:
-        """Whether the replica of that incarnation is damaged."""
+        """Return whether the replica of this incarnation is damaged."""
         return self._incarnation == incarnation
 
     async def leave(
@@ -52,22 +54,23 @@ class Damage:
         *,
         known: ContainerRecord | None,
     ) -> bool:
-        """Have the replica leave the in-sync set; whether it has left. `leader`: its half as leader, where it leads.
-        `known`: the record that is kept with it.
+        """Have the replica leave the in-sync set; return whether it has left.
 
-        Raises HeadraceError: it may have left.
+        `leader`: the replica's leader half if it leads. `known`: the container's record kept with the replica.
+
+        Raises HeadraceError: the replica may or may not have left.
         """
         loop = asyncio.get_running_loop()
         own = (node, uuid.UUID(self._incarnation))
         near: Collection[NodeId] = () if leader is None else leader.state.near(loop.time())
         if leader is not None and not near:
             if leader.state.waits_for == {leader.member}:
-                # A put of before that failed may have been under way: since then the record has let the others go.
+                # An earlier put that failed may still have been in flight. The record has since dropped the others.
                 leader.handing_over = False
             return False
-        hand_over = loop.time() >= self._stands_back_at
+        hand_over = loop.time() >= self._next_hand_over_at
         if leader is not None:
-            leader.handing_over = True  # invariant 16: until it is known that nobody else leads
+            leader.handing_over = True  # invariant 16: until it is certain that no other node leads
         after = await store(
             lambda store: container_records.leave_in_sync(
                 store, container_id, own, candidates=near, hand_over=hand_over, known=known
@@ -76,5 +79,5 @@ class Damage:
         if leader is not None and after.epoch == leader.epoch:
             leader.handing_over = False
         elif leader is not None:
-            self._stands_back_at = loop.time() + self._backoff.failed()
+            self._next_hand_over_at = loop.time() + self._backoff.failed()
         return own not in after.in_sync

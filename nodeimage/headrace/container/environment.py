@@ -1,6 +1,7 @@
-"""What the replicas of a node need of it: where they lie, how they are kept, the cluster store, the way to others.
+"""What the replicas of a node need from it: folders, log options, the cluster store, connections to other nodes.
 
-Says nothing of how a node gives it (node.environment), so that replicas run without a broker, or without a process.
+This module does not say how a node provides these (see node.environment), so replicas can run without a broker, or
+without a process of their own.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class View(Protocol):
-    """What the cluster store holds, as last seen (store.view.ClusterView)."""
+    """The content of the cluster store, as last seen (store.view.ClusterView)."""
 
     @property
     def nodes(self) -> Mapping[NodeId, NodeRecord]: ...
@@ -43,38 +44,38 @@ class View(Protocol):
 
 
 class Environment(Protocol):
-    """What replicas need of their node."""
+    """What replicas need from their node."""
 
     @property
     def node_id(self) -> NodeId: ...
 
     @property
     def node_format(self) -> str:
-        """Of the node's folder."""
+        """The incarnation of the node's data folder."""
 
     @property
     def executor(self) -> Executor: ...
 
     @property
     def writer_pool(self) -> Pool:
-        """What writes the logs."""
+        """The pool that writes the logs."""
 
     @property
     def view(self) -> View: ...
 
     @property
     def folder(self) -> Path:
-        """Where the replicas' folders lie."""
+        """The folder that contains the replicas' folders."""
 
     def options(self, kind: str, volume: str) -> LogOptions: ...
 
     def room(self, kind: str) -> Room: ...
 
     def fatal(self, reason: str) -> None:
-        """End the process: the disk failed (invariant 13)."""
+        """End the process because the disk failed (invariant 13)."""
 
     def too_new(self, error: NewerFormat) -> None:
-        """End the process: what it met is for a newer version."""
+        """End the process because it met data or messages of a newer version."""
 
     def store(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]:
         """Run a blocking call on the cluster store in a thread."""

@@ -1,16 +1,19 @@
-"""The follower's half of a replica: gets the leader's frames, writes and syncs them, says what it has.
+"""The follower half of a replica: receives the leader's frames, writes and syncs them, and acknowledges them.
 
-Responsible for one replica's connection to whoever leads: asks to follow with its history, cuts what the leader does
-not have (invariant 7), appends what comes, acknowledges what is on disk. Before it speaks in an epoch it has written
-that it has seen it, and it follows nobody of a lower one (invariant 4). It keeps trying while it is a follower. Where
-nothing comes, and it has all that there is, it rests: its node's heartbeats are its own (pair_roster.py).
+Responsible for one replica's connection to its leader: it asks to follow, sending its history, cuts what the leader
+does not have (invariant 7), appends the frames that arrive, and acknowledges what is on disk. Before it sends anything
+in an epoch, it has recorded that it has seen this epoch, and it does not follow a leader of a lower epoch (invariant
+4). It retries while it is a follower. When no frames arrive and it has the whole log, it rests: the heartbeats between
+the two nodes then count as its own (pair_roster.py).
 
-What happens when: the connection ends or the leader falls silent: it asks again, from what it has on disk. The disk is
-full: it stops reading, the leader lets it go, it goes on when there is room. A frame does not check: the connection is
-closed and the piece comes again. A frame is of a type that this version does not know: the process ends, with nothing
-appended. The process dies: what was not acknowledged is cut or completed at the next start. A snapshot of the catalog
-breaks off, does not check, or has no room, here or where the leader makes it: the tables stay, and it is asked for
-again.
+Failures:
+- The connection ends, or the leader falls silent: it asks again, from what it has on disk.
+- The disk is full: it stops reading, the leader removes it from the in-sync set, and it continues when there is room.
+- The checksum of a frame does not match: the connection is closed, and the frames are sent again.
+- A frame is of a type that this version does not know: the process ends, with nothing appended.
+- The process dies: what was not acknowledged is cut or completed at the next start.
+- A snapshot of the catalog breaks off, fails its checksum, or finds no room here or at the leader: the tables stay as
+  they are, and the snapshot is requested again.
 """
 
 import asyncio
@@ -36,19 +39,23 @@ from headrace.peer.session import Session
 log = structlog.get_logger()
 
 BEAT_S: Final = 0.3
+"""Seconds between two heartbeats."""
 REST_AFTER_S = 1.0
-"""Without frames."""
+"""Seconds without frames after which a follower may rest."""
 SILENCE_S: Final = 2.0
-"""A leader that says nothing for so long is asked anew."""
+"""Seconds of silence after which a follower closes the connection to its leader and asks again."""
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.3)
+"""Seconds before each new attempt to follow; the last value repeats."""
 FULL_RETRY_S = 1.0
+"""Seconds before a follower whose disk is full tries again."""
 LOW_BYTES: Final = 8 * 1024 * 1024
+"""Bytes received and not yet taken for writing, below which a paused connection is read again."""
 HIGH_BYTES: Final = 32 * 1024 * 1024
-"""Received and not yet on disk: above, the connection is not read."""
+"""Bytes received and not yet taken for writing, above which the connection is no longer read."""
 
 
 class Follower:
-    """A replica that follows. Started when it begins to, closed when it leads or leaves."""
+    """A replica that follows. Started when it begins to follow, closed when it leads or leaves."""
 
     def __init__(
         self,
@@ -62,42 +69,42 @@ class Follower:
         receive: Receive | None,
         roster: Callable[[NodeId], FollowersRoster | None] = lambda _node: None,
     ) -> None:
-        """`connect` opens a session with the leader. `receive`: see snapshot_transfer; None: there are no tables.
-        `roster`: of the followers that rest, of those of one node's leaders; None: there is no pair at present."""
+        """`connect` opens a session with the leader. `receive`: see snapshot_transfer; None if this node has no tables.
+        `roster`: finds the roster of the followers of a node's leaders; None if there is no pair at present."""
         self.replica = replica
         self.id: ContainerId = replica.id
         self.epoch = epoch
         self._leader = leader
         self._node = node
         self.observer = observer
-        """It reads along, and never counts."""
+        """It reads along, and never counts for the in-sync set."""
         self._connect = connect
         self._receive = receive
         self._find_roster = roster
         self._roster: FollowersRoster | None = None
         self._number = 0
-        """On the roster; 0: it is not there."""
+        """Its number on the roster; 0 if it is not on it."""
         self._rests = False
         self._moved_at = 0.0
-        """When frames came last, or it stirred."""
-        self._limit: asyncio.Timeout | None = None
-        """Of the leader's silence, while nothing is there to be taken."""
+        """Loop time, in seconds, of the last frames, or of the last time it left rest."""
+        self._silence_limit: asyncio.Timeout | None = None
+        """Limits the leader's silence while the follower waits for a message."""
         self._session: Session | None = None
         self._incoming: deque[tuple[object, memoryview]] = deque()
         self._incoming_bytes = 0
         self._low, self._high = LOW_BYTES, HIGH_BYTES
-        self._told_full = False
+        self._full_reported = False
         self._arrived = asyncio.Event()
         self._following = False
-        self._beaten = 0.0
-        """When, on the leader's clock, the last heartbeat was sent that came over this connection."""
+        self._last_beat = 0.0
+        """Time on the leader's clock at which the last heartbeat received on this connection was sent."""
         self._current_from = Position(0)
         self._acknowledged_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Ask the leader to be taken on."""
+        """Begin to follow the leader."""
         self._task = self._loop.create_task(self._run(), name=f"follow-{self.id}")
 
     @property
@@ -107,18 +114,18 @@ class Follower:
 
     @property
     def committed(self) -> Position:
-        """What is known to be committed, and is here."""
+        """The end of what is known to be committed and is on this disk."""
         return self.replica.committed
 
     @property
     def is_current(self) -> bool:
-        """It has all that was committed when the leader took it on."""
+        """It has all that was committed when the leader accepted it."""
         return self._following and self.replica.committed >= self._current_from
 
     async def close(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
-        """Follow no more: nothing is acknowledged from now on. What came is written out.
+        """Stop following: nothing is acknowledged from now on. Received frames are written out.
 
-        `newer`: there is a higher epoch. A leader that does not reach the cluster store learns it from here.
+        `newer`: the higher epoch that ends this role. It is sent to the leader, which may not reach the cluster store.
         """
         self._following = False
         self._stir()
@@ -137,20 +144,20 @@ class Follower:
         if self.replica.cycle.owner is self:
             self.replica.cycle.hand_to(None)
 
-    # --- cycle.Owner
+    # --- sync_cycle.Owner
 
     def cycle_starts(self, job: WriteJob) -> None:
-        """See cycle.Owner."""
+        """See sync_cycle.Owner."""
 
     def cycle_done(self) -> None:
-        """See cycle.Owner. The first moment at which it may be acknowledged (invariant 1)."""
+        """See sync_cycle.Owner. The earliest moment at which these frames may be acknowledged (invariant 1)."""
         self._acknowledge()
         self.replica.committed_moved()
 
     def _acknowledge(self) -> None:
         if self._following and self._session is not None:
             self._acknowledged_at = self._loop.time()
-            self._session.send(Acked(position=self.log.synced, epoch=self.epoch, beat=self._beaten))
+            self._session.send(Acked(position=self.log.synced, epoch=self.epoch, beat=self._last_beat))
 
     # --- the connection
 
@@ -163,19 +170,19 @@ class Follower:
             except NewerFormat as error:
                 self.replica.events.newer(error)
                 return
-            except CorruptLog as error:  # such as what came here damaged
+            except CorruptLog as error:  # such as frames that arrived damaged
                 log.error("not following", container=self.id, reason=str(error))
                 self.replica.events.lost_touch(self._leader)
-            except StorageFull as error:  # here, or at the leader, which cannot write a snapshot
-                if not self._told_full:
+            except StorageFull as error:  # here, or at the leader when it cannot write a snapshot
+                if not self._full_reported:
                     log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
-                self._told_full = True
+                self._full_reported = True
                 await asyncio.sleep(FULL_RETRY_S)
             except (HeadraceError, OSError, TimeoutError) as error:
                 log.debug("not following", container=self.id, reason=str(error))
                 self.replica.events.lost_touch(self._leader)
-            except Exception:  # a fault of ours must not end the one task that keeps this replica alive
-                log.exception("following went wrong", container=self.id)
+            except Exception:  # a programming error must not end the one task that keeps this replica alive
+                log.exception("following failed unexpectedly", container=self.id)
             finally:
                 self._following = False
                 self._stir()
@@ -189,14 +196,15 @@ class Follower:
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
 
     async def _follow(self) -> bool:
-        """One connection, from asking to its end; whether the leader took us on."""
-        if self._receive is not None:  # before, nobody knows whether they are ahead of the log, and need a snapshot
+        """Use one connection, from the request to follow until it ends; return whether the leader accepted this
+        follower."""
+        if self._receive is not None:  # the open tables show whether they are ahead of the log and need a snapshot
             await self.replica.tables_open.wait()
         await self.replica.saw(self.epoch)
         await self.replica.ready()
         await self.replica.cycle.flush()
         session = self._session = await self._connect()
-        self._beaten = 0.0
+        self._last_beat = 0.0
         session.hand_to(self)
         end = self.log.end
         session.send(
@@ -223,11 +231,11 @@ class Follower:
             return False
         if not isinstance(first, Following) or first.epoch != self.epoch:
             return False
-        # Nothing is acknowledged before what diverges is cut (invariant 7): a position in the log of an earlier leader
-        # would count as a copy of what this one has there (KIP-101).
+        # Nothing is acknowledged before diverging frames are cut (invariant 7): a position in an earlier leader's log
+        # would count as a copy of what this leader has there (KIP-101).
         await self._take_up(first)
         self._following = True
-        self._told_full = False
+        self._full_reported = False
         self._moved_at = self._loop.time()
         self._acknowledge()
         while True:
@@ -239,13 +247,13 @@ class Follower:
                 case Commit():
                     self.replica.learn_committed(Position(message.committed))
                     if message.sent_at:
-                        self._beaten = message.sent_at
+                        self._last_beat = message.sent_at
                         self._acknowledge()
                 case _:
                     return True
 
     async def _take_up(self, following: Following) -> None:
-        """Bring the log to where the leader's goes on."""
+        """Bring this log to the position from which the leader sends frames."""
         begin = Position(following.begin)
         self.replica.check_cut(begin)
         if following.snapshot_position >= 0:
@@ -253,7 +261,8 @@ class Follower:
         history: History = tuple((Epoch(epoch), Position(start)) for epoch, start in following.history)
         same = match_point(history, begin, self.replica.history, self.log.end)
         if begin < self.log.start or same < begin:
-            # What lies between is gone at the leader. What is here may be an earlier leader's alone (KIP-101).
+            # The leader no longer has the frames in between, and those here may exist only in an earlier leader's log
+            # (KIP-101).
             log.info("begins anew", container=self.id, end=self.log.end, begin=begin, same=same)
             await self.replica.reset(begin)
         elif begin < self.log.end:
@@ -270,7 +279,7 @@ class Follower:
         self.replica.learn_committed(Position(following.committed))
 
     async def _take_snapshot(self, position: Position, size: int, begin: Position) -> None:
-        """Have the catalog's tables be those that the leader sends, before the log begins at `begin`."""
+        """Replace the catalog's tables with those that the leader sends, before the log restarts at `begin`."""
         if self._receive is None:
             raise HeadraceError(f"a snapshot came for container {self.id}, which has no tables here")
         self._low, self._high = snapshot_transfer.LOW_BYTES, snapshot_transfer.HIGH_BYTES
@@ -279,8 +288,8 @@ class Follower:
             await snapshot_transfer.receive(incoming, self._next)
             self._low, self._high = LOW_BYTES, HIGH_BYTES
             if begin < self.replica.committed:
-                # After an unclean recovery. The tables take no snapshot that is older than their log: they would go on
-                # with what lies behind it here.
+                # This follows an unclean recovery. The tables refuse a snapshot older than their log, because they
+                # would continue with the commands that follow it in this log.
                 log.info("cut", container=self.id, end=self.log.end, begin=begin)
                 await self.replica.cut(begin)
             await incoming.install()
@@ -311,7 +320,7 @@ class Follower:
     # --- heartbeats and rest
 
     def tick(self, *, beats: bool) -> None:
-        """Called every now and then while it does not rest, and with `beats` every `BEAT_S`."""
+        """Called every now and then while the follower does not rest; with `beats`, every `BEAT_S`."""
         if not self._following:
             return
         now = self._loop.time()
@@ -327,14 +336,14 @@ class Follower:
 
     @property
     def rests(self) -> bool:
-        """The heartbeats of the pair of nodes are its leader's, and its own; no timer looks at it."""
+        """The heartbeats of the pair of nodes replace those of its leader and its own; no timer checks it."""
         return self._rests
 
     @property
     def _may_rest(self) -> bool:
-        """It waits for what comes, with all that came on its disk, and knows that all that is committed."""
+        """It waits for messages, all it has received is on its disk, and it knows that all of that is committed."""
         return (
-            self._limit is not None
+            self._silence_limit is not None
             and not self._incoming
             and not self.observer
             and self.replica.kind != CATALOG
@@ -346,8 +355,8 @@ class Follower:
         """See RestingFollower."""
         if number == self._number:
             self._rests = True
-            if self._limit is not None:
-                self._limit.reschedule(None)
+            if self._silence_limit is not None:
+                self._silence_limit.reschedule(None)
             if self._session is not None:
                 self._session.shrink()
 
@@ -356,8 +365,8 @@ class Follower:
         if number != self._number:
             return
         self._stir()
-        if silent and self._limit is not None:
-            self._limit.reschedule(self._loop.time())
+        if silent and self._silence_limit is not None:
+            self._silence_limit.reschedule(self._loop.time())
 
     def _stir(self) -> None:
         number, self._number = self._number, 0
@@ -369,15 +378,15 @@ class Follower:
         self._moved_at = self._loop.time()
         if self._rests:
             self._rests = False
-            if self._limit is not None:
-                self._limit.reschedule(self._moved_at + SILENCE_S)
+            if self._silence_limit is not None:
+                self._silence_limit.reschedule(self._moved_at + SILENCE_S)
             self.replica.events.stirs(self.id)
 
     # --- SessionListener
 
     def message_received(self, message: Message, payload: memoryview) -> None:
         """See SessionListener."""
-        if not isinstance(message, Commit):  # a heartbeat of before may come late
+        if not isinstance(message, Commit):  # an earlier heartbeat may arrive late
             self._moved_at = self._loop.time()
             self._stir()
         self._incoming.append((message, payload))
@@ -397,11 +406,11 @@ class Follower:
                 raise HeadraceError("the primary closed the connection")
             self._arrived.clear()
             async with asyncio.timeout(None if self._rests else SILENCE_S) as limit:
-                self._limit = limit
+                self._silence_limit = limit
                 try:
                     await self._arrived.wait()
                 finally:
-                    self._limit = None
+                    self._silence_limit = None
         message, payload = self._incoming.popleft()
         self._incoming_bytes -= len(payload)
         if self._incoming_bytes < self._low and self._session is not None:
@@ -410,7 +419,8 @@ class Follower:
 
 
 def commands_of(frames: memoryview, position: int) -> list[tuple[Position, bytes]]:
-    """The catalog commands among whole frames that start at `position`: (position after the frame, payload)."""
+    """Return the catalog commands among whole frames that start at `position`, as (position after the frame, payload).
+    """
     found: list[tuple[Position, bytes]] = []
     at = 0
     while at < len(frames):

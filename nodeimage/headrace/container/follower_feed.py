@@ -1,14 +1,14 @@
-"""The leader's side of one follower: what it has, and how it gets the rest.
+"""The leader's side of one follower: what the follower has, and how the follower gets the rest.
 
-A follower asks to follow with the history of its log; the leader answers from which position on the two differ
-(history.py, invariant 7) and sends frames from there. Behind, it is fed from the disk, a piece at a time, in a thread;
-once it has all that the running sync cycle began with it is *live*, and gets each cycle's frames from memory at the
-moment when the leader begins to write them. It falls back to the disk where too much is under way to it. One of the
-catalog that the log reaches back to no more gets a snapshot of the tables first (snapshot_transfer.py); until it has
-caught up from there, the log is kept for it.
+A follower asks to follow with the history of its log. The leader answers with the position from which the two logs
+differ (history.py, invariant 7) and sends frames from there. A follower that is behind is fed from the disk, a piece at
+a time, in a thread. Once it has all frames up to those that the running sync cycle began with, it is *live*, and gets
+each cycle's frames from memory as soon as the leader begins to write them. It falls back to the disk if too much is in
+flight to it. A follower of the catalog that is so far behind that the log no longer reaches back to its position first
+gets a snapshot of the tables (snapshot_transfer.py); until it has caught up from there, the log is kept for it.
 
-What happens when the connection ends, here or there: the follower asks again. When this node ceases to lead: all feeds
-end, and the followers find the next leader by the container's record.
+When the connection ends on either side, the follower asks again. When this node ceases to lead, all feeds end, and the
+followers find the next leader by the container's record.
 """
 
 import asyncio
@@ -36,14 +36,17 @@ from headrace.peer.session import SessionListener
 log = structlog.get_logger()
 
 WINDOW_BYTES: Final = 64 * 1024 * 1024
-"""Sent to a follower and not yet on its disk, at most; the rest it gets later, from the disk."""
+"""Most bytes sent to a follower and not yet on its disk; the rest is sent later, from the disk."""
 PIECE_BYTES = 1024 * 1024
+"""Most bytes read from the disk at a time."""
 PREPARING_S: Final = 0.5
+"""Seconds between two heartbeats to a follower whose snapshot is being prepared."""
 KEPT_BYTES = 32 * 1024 * 1024
-"""Of the newest frames in memory, for followers that have nearly caught up."""
+"""Bytes of the newest frames kept in memory for followers that have nearly caught up."""
 MOST_AT_ONCE: Final = 32 * 1024 * 1024
-"""In one message; a peer takes no larger ones than 80 MiB."""
+"""Most bytes in one message; a peer refuses messages larger than 80 MiB."""
 _LENGTH: Final = struct.Struct("<4xI")
+"""The length field of a frame's header."""
 
 
 class Session(Protocol):
@@ -70,14 +73,14 @@ class Piece(NamedTuple):
 
 
 class Recent:
-    """The newest cycles of one container, without a gap."""
+    """The frames of a container's newest sync cycles, without a gap."""
 
     def __init__(self) -> None:
         self._pieces: deque[Piece] = deque()
         self._bytes = 0
 
     def add(self, job: WriteJob) -> list[Piece]:
-        """The pieces of a job that starts now."""
+        """Add the pieces of a job that starts now, and return them."""
         added = []
         for portion in job.portions:
             if portion.nbytes:
@@ -88,7 +91,7 @@ class Recent:
         return added
 
     def keep(self, piece: Piece) -> None:
-        """One more, and the oldest no longer."""
+        """Add a piece, and drop the oldest ones beyond `KEPT_BYTES`."""
         if self._pieces and self._pieces[-1].end != piece.start:
             self.clear()
         self._pieces.append(piece)
@@ -98,23 +101,23 @@ class Recent:
             self._bytes -= gone.end - gone.start
 
     def clear(self) -> None:
-        """Forget them: followers that need them read them from disk."""
+        """Forget all pieces: followers that need them read them from disk."""
         self._pieces.clear()
         self._bytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Of the frames that it keeps."""
+        """Bytes of the frames that are kept."""
         return self._bytes
 
     def since(self, position: int) -> list[Piece] | None:
-        """The pieces from `position` on; None where it is not a piece's start."""
+        """Return the pieces from `position` on; None if `position` is not the start of a piece."""
         found = [piece for piece in self._pieces if piece.start >= position]
         return found if found and found[0].start == position else None
 
 
 class FollowerFeed:
-    """One follower of one container."""
+    """Feeds one follower of one container."""
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class FollowerFeed:
         observer: bool = False,
         snapshot: OutgoingSnapshot | None = None,
     ) -> None:
-        """`snapshot` goes first, and is closed here; `begin` is its position then."""
+        """`snapshot`, if given, is sent first and closed here; `begin` is then its position."""
         self.member = member
         self._leader = leader
         self._session = session
@@ -143,20 +146,20 @@ class FollowerFeed:
         self._closed = False
         self._rests = False
         self._stirred: Callable[[], None] = _nothing
-        """Told when it does, after it rested."""
+        """Called when the follower leaves rest."""
         self._moved = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to send."""
+        """Begin to send, if not sending already."""
         if not self._closed and (self._catching_up is None or self._catching_up.done()):
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(), name="feed")
 
-    # --- container.Feed
+    # --- leader.Feed
 
     def job_starts(self, job: WriteJob) -> None:
-        """See container.Feed. `Recent` has the job already."""
-        self.stir()  # what it is sent now it acknowledges itself
+        """See leader.Feed. `Recent` has the job already."""
+        self.stir()  # the follower itself must acknowledge the frames of this job
         self._moved.set()
         if not self._live:
             return
@@ -164,7 +167,7 @@ class FollowerFeed:
             for portion in job.portions:
                 if portion.nbytes:
                     self._send(portion.buffers, portion.chunk.start + portion.at + portion.nbytes)
-        except Exception:  # of this follower alone: the job is to be written, and the others are to have it
+        except Exception:  # affects this follower only: the job is still written and sent to the others
             log.exception("a follower is not fed", container=self._leader.id, node=self.member.node)
             self.close()
             return
@@ -173,13 +176,14 @@ class FollowerFeed:
             self.start()
 
     def committed_moved(self) -> None:
-        """Catalogs are applied as they are committed, so their followers hear of it at once."""
+        """See leader.Feed. Followers of the catalog are told of each commit at once, because they apply committed
+        commands."""
         self._moved.set()
         if self._leader.commands_at_once and self._live:
             self._session.send(Commit(committed=self._leader.committed))
 
     def beat(self) -> None:
-        """The leader lives."""
+        """Send a heartbeat."""
         if self._closed or self._rests:
             return
         if self._sends_snapshot:
@@ -189,7 +193,7 @@ class FollowerFeed:
             self._session.send(Commit(committed=self._leader.committed, sent_at=now))
 
     def close(self) -> None:
-        """See container.Feed."""
+        """See leader.Feed."""
         self._end()
         self._session.close()
 
@@ -197,7 +201,7 @@ class FollowerFeed:
 
     @property
     def rests(self) -> bool:
-        """See container.Feed."""
+        """See leader.Feed."""
         return self._rests
 
     def spoken_for(self, vouch: Vouch, resting: Resting, stirred: Callable[[int], None]) -> bool:
@@ -259,22 +263,23 @@ class FollowerFeed:
                 if self._closed:
                     return
                 if self._leader.commands_at_once and position < container_log.start:
-                    # Trimmed while it was read, maybe: of commands it would get a gap, and its tables would lack them.
-                    log.info("a follower begins anew", container=self._leader.id, node=self.member.node)
+                    # The log may have been trimmed during the read. The follower would get a gap in place of commands,
+                    # and its tables would lack them.
+                    log.info("a follower starts over", container=self._leader.id, node=self.member.node)
                     self.close()
                     return
                 self._send(frames, frames.end)
                 await self._session.drained()
         except (HeadraceError, OSError, ConnectionError) as error:
-            # Damage here, or it went away: the follower asks again, and others are served.
+            # The log here is damaged, or the follower has gone: it asks again, and the others are still served.
             log.warning("a follower is not fed", container=self._leader.id, node=self.member.node, error=str(error))
             self.close()
             if isinstance(error, CorruptLog):
                 self._leader.events.unreadable(self._leader.id)
             elif isinstance(error, NewerFormat):
                 self._leader.events.newer(error)
-        except Exception:  # a fault of ours: nothing would be sent any more, while the follower hears that we live
-            log.exception("feeding a follower went wrong", container=self._leader.id, node=self.member.node)
+        except Exception:  # a programming error: the follower would get heartbeats but no frames
+            log.exception("feeding a follower failed unexpectedly", container=self._leader.id, node=self.member.node)
             self.close()
 
     async def _send_snapshot(self) -> None:
@@ -293,11 +298,11 @@ class FollowerFeed:
         if isinstance(message, Acked) and not self._closed and not self._sends_snapshot:
             self._acked = message.position
             self._moved.set()
-            if self._live and self._snapshot is not None:  # it has installed it, and what came after is on its way
+            if self._live and self._snapshot is not None:  # the snapshot is installed, and all later frames are sent
                 self._snapshot.close()
                 self._snapshot = None
             if not self._leader.follower_has(self.member, Position(message.position), beat=message.beat):
-                log.error("a follower says that it has more than there is", container=self._leader.id,
+                log.error("a follower reports a position beyond the end of the log", container=self._leader.id,
                           node=self.member.node, position=message.position)  # fmt: skip
                 self._session.close()
         elif isinstance(message, Refused) and not self._closed and message.epoch > self._leader.epoch:
@@ -326,7 +331,10 @@ def _nothing() -> None:
 
 
 def answer(leader: Leader, history: History, asked: Follow) -> tuple[Position, bool]:
-    """Where the follower's log goes on, and whether it must begin anew there: what lies below is gone here."""
+    """Return the position where the follower's log continues, and whether its log must start over there.
+
+    It must start over if the frames below that position are gone from this log.
+    """
     own = leader.log
     begin = match_point(history, own.end, asked.history, asked.end)
     if begin < own.start or begin < asked.start or asked.snapshot:
@@ -335,7 +343,7 @@ def answer(leader: Leader, history: History, asked: Follow) -> tuple[Position, b
 
 
 def refuse(session: Session, code: Code, reason: str, *, epoch: Epoch) -> None:
-    """Tell a follower why not, and close."""
+    """Refuse a follower with a reason, and close the session."""
     session.send(Refused(code=int(code), reason=reason, epoch=epoch))
     session.close()
 
@@ -350,7 +358,7 @@ async def accept(
     executor: Executor,
     snapshot: Snapshot | None,
 ) -> None:
-    """Take a follower on. `snapshot` gives the catalog's newest one."""
+    """Accept a follower, or refuse it. `snapshot` returns the catalog's newest snapshot."""
     begin, anew = answer(leader, history, asked)
     outgoing: OutgoingSnapshot | None = None
     if anew and snapshot is not None and (begin > 0 or asked.snapshot):
@@ -366,7 +374,8 @@ async def accept(
             return
         begin = outgoing.position
         if not leader.log.start <= begin <= leader.log.end:
-            # Of before an unclean recovery, that had more: who follows from there would seem to have what is not here.
+            # The snapshot dates from before an unclean recovery, when the log was longer. A follower that starts from
+            # it would seem to have frames that are not in this log.
             outgoing.close()
             refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "its snapshot is of another log", epoch=leader.epoch)
             return
@@ -377,7 +386,7 @@ async def accept(
     for older in [feed for feed in leader.feeds if isinstance(feed, FollowerFeed) and feed.member.node == member.node]:
         older.close()
     if member in leader.state.in_sync and begin < leader.committed and not asked.observer:
-        log.error("a replica in sync lacks what was acknowledged, and is let go", container=leader.id,
+        log.error("an in-sync replica lacks acknowledged frames, and leaves the set", container=leader.id,
                   node=member.node, has=begin, committed=leader.committed)  # fmt: skip
     feed = FollowerFeed(
         leader=leader,
@@ -391,7 +400,7 @@ async def accept(
     )
     session.hand_to(feed)
     if not asked.observer and outgoing is None:
-        # Its position counts from its first acknowledgement on, which comes when it has cut what differs.
+        # Its position counts from its first acknowledgement on, which arrives when it has cut diverging frames.
         leader.state.follows(member, Position(0), now=asyncio.get_running_loop().time())
     session.send(
         Following(
@@ -411,14 +420,15 @@ async def accept(
 
 
 async def _prepared(leader: Leader, session: Session, snapshot: Snapshot) -> OutgoingSnapshot | None:
-    """The snapshot, which may have to be written first; None: this node leads no more, or the follower has gone."""
+    """Return the snapshot, which may have to be written first; None if this node no longer leads or the follower has
+    gone."""
     taking = asyncio.ensure_future(snapshot(leader.log.start))
     leaving: asyncio.Future[Any] = session.closed
     wanted = False
     try:
         while not (taking.done() or leaving.done() or leader.lost):
             await asyncio.wait({taking, leaving}, timeout=PREPARING_S, return_when=asyncio.FIRST_COMPLETED)
-            session.send(Commit(committed=leader.committed))  # it takes a while, and the follower is to wait
+            session.send(Commit(committed=leader.committed))  # keeps the follower waiting
         if leaving.done() or leader.lost:
             return None
         wanted = True
@@ -430,7 +440,10 @@ async def _prepared(leader: Leader, session: Session, snapshot: Snapshot) -> Out
 
 
 def in_parts(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
-    """The frames of a sync cycle, each in one buffer or in several of its own, in parts of `MOST_AT_ONCE` bytes."""
+    """Split the frames of a sync cycle into parts of at most `MOST_AT_ONCE` bytes, unless a single frame is larger.
+
+    Each frame is in one buffer, or in several buffers of its own.
+    """
     parts: list[list[Buffer]] = [[]]
     size = left = 0
     for buffer in buffers:

@@ -1,12 +1,14 @@
-"""The writer of in-sync sets: it puts the sets that leaders propose into the cluster store. leader_state.py decides who
-joins and who leaves a set. This is the one change of a container's record that its leader makes itself.
+"""The writer of in-sync sets: it puts the sets that leaders propose into the cluster store.
 
-A put whose outcome is unknown is repeated until the record has another version (store.protocol): it may have landed, or
-may still land, and until then the leader's commits wait for both sets (invariant 3). The record is kept in the
-replica's folder before anything is committed by it, so that a store that is set back to before it is recognized as an
-old copy.
+leader_state.py decides which replicas join and leave a set. The in-sync set is the only part of a container's record
+that the container's leader changes itself.
 
-A put that fails for any reason is repeated: nobody else would repeat it.
+A put whose outcome is unknown is repeated until the record has another version (store.protocol): it may have been
+stored, or may still be stored later, and until the outcome is known the leader's commits wait for both sets (invariant
+3). The new record is also saved in the replica's folder before anything is committed under it, so that a store that is
+restored to an earlier state is recognized as an old copy.
+
+A put that fails for any reason is repeated, because nothing else would repeat it.
 """
 
 import asyncio
@@ -32,12 +34,15 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 RETRY_S: Final = 0.3
+"""Seconds before a put is repeated."""
 ASKED_AGAIN_S: Final = 0.1
+"""Seconds between two checks whether the nodes that would leave the set have reported."""
 DIFFERS_S: Final = 1.5
-"""Seconds for which a record may show another set than its leader's: a view is rarely that late, and a member that is
-gone has been let go by then."""
+"""Seconds for which a record may show a set that differs from its leader's: a view is rarely that late, and by then a
+dead member has been removed."""
 UNDECIDED_S: Final = 2.0
-"""Seconds after which a put that has not succeeded is reported: where a member is away, commits wait for it."""
+"""Seconds after which an unfinished put is reported through `Leader.undecided`: commits wait for a member that is away.
+"""
 
 
 class _View(Protocol):
@@ -47,7 +52,7 @@ class _View(Protocol):
 
 
 class StoreAndView(Protocol):
-    """What is needed of the node."""
+    """What the writer needs from the node."""
 
     @property
     def view(self) -> _View: ...
@@ -56,30 +61,32 @@ class StoreAndView(Protocol):
 
 
 class KeptRecords(Protocol):
-    """The records in the folders of the replicas here."""
+    """The container records saved in the folders of this node's replicas."""
 
     def known_record(self, container: ContainerId, /) -> ContainerRecord | None: ...
 
     def unasked(self, leader: Leader, wanted: Collection[Member], /) -> Collection[NodeId]:
-        """Nodes that would leave with that set, live, and may know better than the record by which it is made."""
+        """Return live nodes that `wanted` would remove and that may know a newer record than the one `wanted` is based
+        on."""
 
     async def remember(self, record: ContainerRecord, /) -> None:
-        """Keep a record that is in the store. Raises HeadraceError, OSError."""
+        """Save a record that is in the store. Raises HeadraceError, OSError."""
 
 
 class InSyncWriter:
-    """Puts the proposals of the leaders on this node into the store, one at a time for each container."""
+    """Puts the proposals of this node's leaders into the store, one at a time for each container."""
 
     def __init__(self, environment: StoreAndView, kept: KeptRecords) -> None:
         self._env = environment
         self._kept = kept
         self._putting: dict[ContainerId, asyncio.Task[None]] = {}
-        self._differing: dict[ContainerId, float] = {}
-        """Since when a record shows another set than its leader goes by."""
+        self._differs_since: dict[ContainerId, float] = {}
+        """Loop time, in seconds, since which the container's record has shown a set that differs from its leader's."""
 
     def look_at(self, leader: Leader, record: ContainerRecord | None, left: Collection[NodeId] = ()) -> None:
-        """Put the set that the leader wants now, if it wants another one than `record`, as last seen, has. `left`:
-        see LeaderState.proposal.
+        """Put the set that the leader wants now, if it differs from the one in `record`, the record as last seen.
+
+        `left`: see LeaderState.proposal.
         """
         loop = asyncio.get_running_loop()
         if leader.id in self._putting or leader.lost:
@@ -89,14 +96,14 @@ class InSyncWriter:
         if wanted is None:
             if not self._differs_for_long(leader, record, loop.time()):
                 return
-            # The controller took a member out, and gave its node the replica again before the leader had looked:
-            # commits have waited for it all the while.
+            # The controller removed a member and gave its node the replica back before the leader noticed. Commits
+            # have been waiting for that member since.
             wanted = leader.state.in_sync
         task = self._putting[leader.id] = loop.create_task(self._put(leader, wanted), name=f"in-sync-{leader.id}")
         task.add_done_callback(lambda _: self._putting.pop(leader.id, None))
 
     def is_settled(self, leader: Leader, record: ContainerRecord | None) -> bool:
-        """Whether nothing is to be put as long as neither the leader nor its record changes."""
+        """Return whether there is nothing to put while neither the leader nor its record changes."""
         return (
             leader.id not in self._putting
             and record is not None
@@ -105,24 +112,24 @@ class InSyncWriter:
         )
 
     def _differs_for_long(self, leader: Leader, record: ContainerRecord | None, now: float) -> bool:
-        """Whether the record has shown another set than the leader's for so long that it is not only seen late."""
+        """Return whether the record and the leader's set have differed for too long to be explained by a late view."""
         if record is None or record.epoch != leader.epoch or members(record) == leader.state.in_sync:
-            self._differing.pop(leader.id, None)
+            self._differs_since.pop(leader.id, None)
             return False
-        if now - self._differing.setdefault(leader.id, now) < DIFFERS_S:
+        if now - self._differs_since.setdefault(leader.id, now) < DIFFERS_S:
             return False
-        del self._differing[leader.id]
+        del self._differs_since[leader.id]
         return True
 
     async def close(self) -> None:
-        """Put nothing more."""
+        """Stop putting sets."""
         tasks = list(self._putting.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _put(self, leader: Leader, wanted: frozenset[Member]) -> None:
-        """Ends when the store has been seen to hold the set, or when this node leads no more."""
+        """Put `wanted`; return when the store is known to hold it, or when this node no longer leads."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
 
@@ -152,7 +159,7 @@ class InSyncWriter:
                 await asyncio.sleep(RETRY_S)
                 continue
             except (HeadraceError, OSError) as error:
-                # A record that must not be: the proposal stands, and so does the wait for both sets.
+                # The record is invalid. The proposal remains, and commits keep waiting for both sets.
                 log.error("the in-sync set was refused", container=leader.id, reason=str(error))
                 failed(str(error))
                 await asyncio.sleep(RETRY_S)
@@ -164,7 +171,7 @@ class InSyncWriter:
                 continue
             leader.undecided = ""
             self._env.view.refresh()
-            if record is None:  # the epoch is over, as the view will show; or the record is back before it does
+            if record is None:  # the epoch is over, which the view will soon show, or the record is missing for now
                 await asyncio.sleep(RETRY_S)
                 continue
             if not leader.lost:
@@ -176,7 +183,7 @@ class InSyncWriter:
 
 
 def members(record: ContainerRecord) -> frozenset[Member]:
-    """The in-sync set of a record."""
+    """Return the in-sync set of a record."""
     return frozenset(Member(node, str(incarnation)) for node, incarnation in record.in_sync)
 
 
@@ -188,9 +195,9 @@ def _try_put(
     known: ContainerRecord | None,
     traced: bool,
 ) -> ContainerRecord | None:
-    """[blocking] The record that the store holds now in this epoch, or None: the epoch is over.
+    """[blocking] Return the record that the store now holds for the leader's epoch; None if that epoch is over.
 
-    Raises KafkaError where the store has been set back to before `known`: nothing is put over that.
+    Raises KafkaError if the store has been restored to a state before `known`: nothing is put over an old copy.
     """
     in_sync = tuple(sorted((member.node, uuid.UUID(member.incarnation)) for member in wanted))
     while True:
@@ -205,7 +212,7 @@ def _try_put(
         if set(record.in_sync) == set(in_sync):
             return record
         if not {node for node, _ in in_sync} <= set(record.replicas):
-            # The controller took a replica away meanwhile: what the record says stands, and is proposed from anew.
+            # The controller has removed a replica meanwhile: the record is valid, and the next proposal builds on it.
             return record
         put = container_records.stamped(structs.replace(record, in_sync=in_sync), traced=traced)
         try:

@@ -1,13 +1,12 @@
-"""The leader of one container: it orders the frames, has them written and sent to the followers, and says what is
-committed.
+"""The leader of one container: it orders the frames, has them written and sent to the followers, and reports commits.
 
-Responsible for a replica's half as leader: frames join the pending job in the order of `append_*` calls; the sync cycle
-writes and syncs them, while the followers get them; `committed` moves when every member of the in-sync set has them,
-and all who waited for a position below it are told, in order (invariants 1, 2; commit_waiters.py). What is committed
-and which replicas are in sync is decided in leader_state.py.
+Responsible for a replica's leader half: frames join the pending job in the order of the `append_*` calls; the sync
+cycle writes and syncs them while they are sent to the followers; `committed` advances when every member of the in-sync
+set has them, and all waiters for a position up to it are notified in order (invariants 1, 2; commit_waiters.py).
+leader_state.py decides what is committed and which replicas are in sync.
 
 Knows nothing of topics, clients or the catalog's commands: partitionlets are numbers and payloads are bytes. All
-methods belong to the loop thread.
+methods run on the loop's thread.
 """
 
 import asyncio
@@ -30,10 +29,10 @@ from headrace.log.frames import FrameType
 
 
 class Feed(Protocol):
-    """A follower as the leader feeds it (follower_feed.py)."""
+    """A follower, as the leader feeds it (follower_feed.py)."""
 
     def job_starts(self, job: WriteJob) -> None:
-        """Frames are about to be written here; a follower that is up to date gets them now."""
+        """The frames of `job` are about to be written here; a follower that is up to date gets them now."""
 
     def committed_moved(self) -> None:
         """`committed` has moved."""
@@ -43,24 +42,24 @@ class Feed(Protocol):
 
     @property
     def rests(self) -> bool:
-        """It has all that there is, and its node's heartbeats are its own (pair_roster.py)."""
+        """The follower has the whole log, and its node's heartbeats count as its own (pair_roster.py)."""
 
     def close(self) -> None:
         """This node no longer leads."""
 
 
 class Remembers(Protocol):
-    """The newest cycles in memory (follower_feed.py)."""
+    """Keeps the frames of the newest sync cycles in memory (follower_feed.py)."""
 
     def add(self, job: WriteJob) -> object:
-        """A job that starts now."""
+        """Add a job that starts now."""
 
     def clear(self) -> None:
-        """Forget them."""
+        """Forget all frames."""
 
 
 class Leader:
-    """This node's replica of a container as its leader."""
+    """This node's replica of a container, as the container's leader."""
 
     def __init__(
         self,
@@ -87,8 +86,8 @@ class Leader:
         recent: Remembers | None = None,
         committed_moved: Callable[[], None] | None = None,
     ) -> None:
-        """With `cycle`, go on with the log of a replica here, which hears by `committed_moved` that `committed` has
-        moved; else with `container_log`, `pool`, `room` and `fatal`."""
+        """With `cycle`, continue the log of an existing replica, which is notified by `committed_moved` when
+        `committed` moves. Without it, `container_log`, `pool`, `room` and `fatal` are required."""
         if cycle is None:
             assert container_log is not None
             assert pool is not None
@@ -107,45 +106,50 @@ class Leader:
         self.cycle = cycle
         self.log = cycle.log
         self.opened_at: Position = self.log.end
-        """Where this epoch's frames begin: what is younger was written by this process."""
+        """The end of the log when this epoch began: frames from there on were written by this process."""
         self.closing = closing
-        """No new partitionlet opens here any more, and the open ones are rolled away before their next batch."""
+        """No new partitionlet is opened here, and the open ones are rolled to other containers before their next batch.
+        """
         self.leaving = False
-        """The same, for as long as its nodes are full and others are not."""
+        """As `closing`, but only while the container's nodes are full and others are not."""
         self.refuses = ""
-        """Why it takes no records at present; empty: it does."""
+        """Why the container accepts no records at present; empty if it accepts them."""
         self.cut_off = ""
-        """Why this node would not learn of it if another had taken over; empty: it would."""
+        """Why this node would not notice that another node has become leader; empty if it would."""
         self.undecided = ""
-        """Why no follower can be taken out of the in-sync set at present; empty: they can."""
+        """Why no follower can be removed from the in-sync set at present; empty if followers can be removed."""
         self.volume = volume
         self.recovered_epoch = recovered_epoch
-        """The last epoch that began with less than was acknowledged before (invariant 15)."""
+        """The last epoch that began without all of what had been acknowledged before (invariant 15)."""
         self.commands_tail = commands if commands is not None else CommandTail(self.log.end)
         self.commands_at_once = commands_at_once
-        """Followers hear of each commit at once: what they apply is asked for."""
+        """Followers are told of each commit at once, because they apply committed commands."""
         self.recent = recent
-        """The newest cycles, for followers that have nearly caught up; None where there never are any."""
+        """The frames of the newest cycles, for followers that have nearly caught up; None if there are never any
+        followers."""
         self.feeds: list[Feed] = []
         self.rests = False
-        """No timer looks at it: only an event changes anything here (replicas.py)."""
+        """No timer checks the container: only an event changes its state (replicas.py)."""
         self.lost = False
-        """This node has ceased to lead it."""
+        """This node has ceased to lead the container."""
         self.handing_over = False
-        """This node is about to leave: another may take over before it shows here."""
+        """This node is handing over: another node may lead before this node notices."""
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._member = member
         self._waiting = CommitQueue(container_id)
         self._cycles: deque[_Cycle] = deque()
-        """Sync cycles that followers are to have, and have not all committed yet."""
+        """Sync cycles whose frames were sent to followers and are not all committed yet."""
         self.synced_at = 0.0
-        """When what is being told to be committed was synced here (time.monotonic); 0.0: no follower had to have it."""
+        """When the frames being reported as committed were synced here (time.monotonic); 0.0 if no follower had to have
+        them."""
         self.cramped = False
-        """The last control frame that may use the reserve found no room: no partition gets out of here."""
-        self._later: list[PartitionletId] = []
-        """The partitionlets of control frames that wait for a new chunk: those after them wait too, so that none
-        overtakes another; but for what has a place in the open one, of another partitionlet."""
+        """The last control frame that may use the reserve found no room: no partition can be moved off this container.
+        """
+        self._deferred: list[PartitionletId] = []
+        """The partitionlets of control frames that wait for a new chunk. Later control frames wait too, so that none
+        overtakes another; only a frame from the reserve, of another partitionlet, may be appended to the open chunk
+        before them."""
         self._committed_moved = committed_moved
         now = self._loop.time()
         self.state = LeaderState(
@@ -173,12 +177,12 @@ class Leader:
 
     @property
     def committed(self) -> Position:
-        """Everything below is on disk on every in-sync replica."""
+        """Everything below this position is on disk on every in-sync replica."""
         return self.state.committed
 
     @property
     def end(self) -> Position:
-        """Behind the last frame, committed or not."""
+        """The position after the last frame, committed or not."""
         return self.log.end
 
     @property
@@ -188,26 +192,26 @@ class Leader:
 
     @property
     def in_touch(self) -> bool:
-        """Whether no other node can have taken over meanwhile (invariant 16)."""
+        """Whether it is certain that no other node has become leader meanwhile (invariant 16)."""
         return not self.lost and not self.handing_over and self.state.in_touch(self._loop.time())
 
     @property
     def is_hindered(self) -> bool:
-        """Whether there may be a reason for which nothing is committed: `outcast` or `stalled` is worth a look."""
+        """Whether commits may be blocked; if so, `outcast` and `stalled` tell the reason."""
         return self.state.stalled or bool(self.cut_off) or bool(self.undecided)
 
     @property
     def outcast(self) -> str:
-        """Why another node may lead by now, and nothing that is written here be committed; empty: not that we knew.
+        """Why another node may lead by now, so that nothing written here is committed; empty if nothing suggests it.
 
-        It is out of touch with a member that its commits wait for, and with the cluster store too, which alone could
-        tell who leads, and take the member out.
+        The leader is out of touch both with a member that its commits wait for, and with the cluster store, which alone
+        could show who leads and remove the member.
         """
         return self.cut_off if self.cut_off and not self.in_touch else ""
 
     @property
     def stalled(self) -> str:
-        """Why nothing is committed until something changes; empty: all goes on."""
+        """Why nothing is committed until something changes; empty if commits proceed."""
         if self.state.stalled:
             return "it has too few replicas in sync"
         return self.undecided if self.undecided and not self.in_touch else ""
@@ -224,7 +228,7 @@ class Leader:
         batch: memoryview,
         waiting: Waiting,
     ) -> None:
-        """Add a stamped record batch to the next sync cycle. The caller has seen `has_room`."""
+        """Add a stamped record batch to the next sync cycle. The caller has checked `has_room`."""
         position = self.log.append_batch(
             partitionlet=partitionlet,
             epoch=self.state.epoch,
@@ -246,19 +250,21 @@ class Leader:
         last: int = -1,
         from_reserve: bool = False,
     ) -> asyncio.Future[Position]:
-        """Add a control frame; the future has the position after it, once committed, or `StorageFull`.
+        """Add a control frame; return a future of the position after it, which completes once the frame is committed.
 
-        NOT_LEADER_OR_FOLLOWER where this node leads no more. `from_reserve`: it may use the room that records leave
-        free, on the disk and in the open chunk: a disk may be full of what is not ours. There it goes before frames of
-        other partitionlets that wait for a chunk.
+        The future fails with `StorageFull`, or with NOT_LEADER_OR_FOLLOWER if this node no longer leads.
+
+        `from_reserve`: the frame may use the space that records leave free on the disk and in the open chunk, since
+        other software may have filled the disk. It is then appended before frames of other partitionlets that wait for
+        a chunk.
         """
         future: asyncio.Future[Position] = self._loop.create_future()
         if self.lost:
             future.set_exception(not_leader(self.id))
             return future
-        waits = partitionlet in self._later if from_reserve else bool(self._later)
+        waits = partitionlet in self._deferred if from_reserve else bool(self._deferred)
         if waits or not self.has_room(len(payload), from_reserve=from_reserve):
-            self._append_later(frame_type, payload, partitionlet, first, last, future, from_reserve)
+            self._append_deferred(frame_type, payload, partitionlet, first, last, future, from_reserve)
             return future
         position = self.log.append_control(
             type=frame_type,
@@ -275,7 +281,7 @@ class Leader:
         self.when_committed(position, WaitingFuture(future, position, self.id))
         return future
 
-    def _append_later(
+    def _append_deferred(
         self,
         frame_type: FrameType,
         payload: bytes,
@@ -285,8 +291,8 @@ class Leader:
         future: asyncio.Future[Position],
         from_reserve: bool,
     ) -> None:
-        """Append as soon as a new chunk is there, in the order of the calls."""
-        self._later.append(partitionlet)
+        """Append as soon as a new chunk is ready, in the order of the calls."""
+        self._deferred.append(partitionlet)
         reserve_tried = False
 
         def resume(done: asyncio.Future[None]) -> None:
@@ -296,7 +302,7 @@ class Leader:
                 reserve_tried = True
                 self.cycle.spare(from_reserve=True).add_done_callback(resume)
                 return
-            self._later.remove(partitionlet)
+            self._deferred.remove(partitionlet)
             if future.done():
                 return
             if error is not None:
@@ -305,21 +311,22 @@ class Leader:
                     self.stir()
                 future.set_exception(error)
                 return
-            later, self._later = self._later, []
+            later, self._deferred = self._deferred, []
             again = self.append_control(
                 frame_type, payload, partitionlet=partitionlet, first=first, last=last, from_reserve=from_reserve
             )
-            self._later += later
+            self._deferred += later
             again.add_done_callback(lambda ended: _copy(ended, future))
 
         self.cycle.spare().add_done_callback(resume)
 
     def append_command(self, payload: bytes) -> asyncio.Future[Position]:
-        """Add a catalog command; the future has the position after it, once committed, in the order of the calls."""
+        """Add a catalog command; return a future of the position after it, which completes once it is committed, in
+        call order."""
         return self.append_control(FrameType.COMMAND, payload)
 
     def when_committed(self, position: Position, waiting: Waiting) -> None:
-        """Call `waiting` once everything below `position` is committed: at once, if it is already."""
+        """Notify `waiting` once everything below `position` is committed; at once if it already is."""
         if position <= self.state.committed:
             waiting.committed()
             return
@@ -330,13 +337,13 @@ class Leader:
         self.cycle.kick()
 
     async def all_committed(self) -> None:
-        """Return when all that has been appended by now is committed. Raises NOT_LEADER_OR_FOLLOWER."""
+        """Return once all that has been appended by now is committed. Raises NOT_LEADER_OR_FOLLOWER."""
         done: asyncio.Future[Position] = self._loop.create_future()
         self.when_committed(self.log.end, WaitingFuture(done, self.log.end, self.id))
         await done
 
     def has_room(self, length: int, *, from_reserve: bool = False) -> bool:
-        """Whether a frame of `length` bytes of payload can be appended right now."""
+        """Return whether a frame with a payload of `length` bytes can be appended right now."""
         return self.log.room(length, to_the_end=from_reserve)
 
     async def make_room(self) -> None:
@@ -348,7 +355,7 @@ class Leader:
         self.cycle.kick()
 
     def forget_recent(self) -> None:
-        """Keep no frames in memory for followers that are behind."""
+        """Drop the frames kept in memory for followers that are behind."""
         if self.recent is not None:
             self.recent.clear()
 
@@ -378,9 +385,9 @@ class Leader:
             self.events.chunk_waits(self.id)
 
     def follower_has(self, member: Member, position: Position, *, beat: float) -> bool:
-        """A follower has everything below `position` on its disk, or just says that it lives; see Acked.
+        """A follower reports that everything below `position` is on its disk, or only that it is alive; see Acked.
 
-        False: it cannot be, since there is less here. It counts for nothing then (invariants 1, 7).
+        Returns False if that cannot be, because this log is shorter. The report is then ignored (invariants 1, 7).
         """
         if self.lost:
             return True
@@ -393,50 +400,50 @@ class Leader:
         return True
 
     def follower_stirs(self, member: Member) -> None:
-        """A follower that rested counts by what it says itself again."""
+        """A follower leaves rest: from now on only its own messages count for it."""
         self.state.stirs(member)
         self.stir()
 
     def follower_gone(self, member: Member) -> None:
-        """The connection with a follower has ended."""
+        """The connection to a follower has ended."""
         self.state.gone(member)
         self.stir()
         self.events.lost_touch(member.node)
 
     def committed_moved(self) -> None:
-        """Tell everybody who waited, in order."""
+        """`committed` has moved: notify all waiters in order."""
         if self._cycles:
-            self._tell_cycle_by_cycle()
+            self._notify_by_cycle()
         self._waiting.committed(self.state.committed)
         for feed in self.feeds:
             feed.committed_moved()
         if self._committed_moved is not None:
             self._committed_moved()
 
-    def _tell_cycle_by_cycle(self) -> None:
+    def _notify_by_cycle(self) -> None:
         committed, now = self.state.committed, monotonic()
         while self._cycles and self._cycles[0].end <= committed:
             cycle = self._cycles.popleft()
             self.log.options.times.commit.observe(now - cycle.started)
             self.synced_at = cycle.synced
             self._waiting.committed(cycle.end)
-        self.synced_at = self._cycles[0].synced if self._cycles else 0.0  # of a part of the next one
+        self.synced_at = self._cycles[0].synced if self._cycles else 0.0  # a part of this cycle may be committed
 
     # --- rest
 
     @property
     def may_rest(self) -> bool:
-        """Whether nothing is to be done here before the next event."""
+        """Whether nothing needs to be done here before the next event."""
         return (
             not self.cycle.is_busy
-            and not self._later
+            and not self._deferred
             and not self.cramped
             and self.state.is_settled(self._loop.time())
             and all(feed.rests for feed in self.feeds)
         )
 
     def stir(self) -> None:
-        """Something changes here: it is to be looked after again."""
+        """The container's state changes: the timer has to look after it again."""
         self.rests = False
         if not self.lost:
             self.events.stirs(self.id)
@@ -446,13 +453,13 @@ class Leader:
     def read_tail(
         self, partitionlet: PartitionletId, offset: int, *, limit: int, max_bytes: int
     ) -> list[memoryview] | None:
-        """Batches from memory, or None where the disk has to be asked."""
+        """Return batches from memory, or None if they have to be read from the disk."""
         return self.log.read_tail(partitionlet, Offset(offset), limit=Offset(limit), max_bytes=max_bytes)
 
     # --- ending
 
     def lose(self) -> None:
-        """This node no longer leads the container; its log goes on as a follower's."""
+        """This node no longer leads the container; its log continues as a follower's."""
         if self.lost:
             return
         self.lost = True
@@ -464,14 +471,14 @@ class Leader:
         self._waiting.lost()
 
     async def close(self) -> None:
-        """Write and sync what is pending, answer those who wait, and close the files."""
+        """Write and sync what is pending, notify all waiters, and close the files."""
         await self.cycle.flush()
         self.lose()
         await self.cycle.close()
 
 
 class _Cycle:
-    """When a sync cycle began, and when it was on the disk here."""
+    """A sync cycle: the end of its frames, when it began, and when it was synced here (time.monotonic)."""
 
     __slots__ = ("end", "started", "synced")
 

@@ -1,13 +1,13 @@
-"""The leader's state of a container, a state machine without I/O and without a clock: what each replica has, what is
-committed, and which replicas are in sync.
+"""The leader's state of a container: what each replica has, what is committed, and which replicas are in sync.
 
-Responsible for `committed`, the position below which every member of the in-sync set has the log on disk (invariants
-1, 2), and for membership: a follower that falls silent or makes no progress is proposed out of the set, one that has
-caught up is proposed in (invariants 5, 6). leader.py writes, syncs and sends; in_sync_writer.py puts proposals into the
-cluster store; both report here what happened and when. Times are seconds of any monotonic clock.
+A state machine without I/O and without a clock. Responsible for `committed`, the position below which every member of
+the in-sync set has the log on disk (invariants 1, 2), and for membership: a follower that falls silent or makes no
+progress is proposed out of the set, one that has caught up is proposed in (invariants 5, 6). leader.py writes, syncs
+and sends; in_sync_writer.py puts proposals into the cluster store; both report here what happened and when. Times are
+seconds of any monotonic clock.
 
-While a proposal is under way, commit waits for the union of the old and the proposed set, until the store has been
-seen to hold one or the other (invariant 3): a put that timed out may land late.
+While a proposal is in progress, commits wait for the union of the old and the proposed set, until the store is known to
+hold one or the other (invariant 3): a put that timed out may still be stored later.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,12 +19,13 @@ from headrace.base.ids import Epoch, NodeId, Position
 LET_GO_S: Final = 1.2
 """Seconds of silence after which a follower is proposed out of the in-sync set (DESIGN section 4 allows 2 s)."""
 STIR_S: Final = 0.7
-"""Seconds of silence of a node after which those who feed followers there look at each of them again."""
+"""Seconds of silence of a node after which the leaders that feed followers there check each of these followers again.
+"""
 STUCK_S = 5.0
 """Seconds without progress after which a connected follower that has frames to write is proposed out of the in-sync
 set: its disk is full or dead."""
 IN_TOUCH_S: Final = 1.0
-"""The lease of invariant 16: shorter than any failover takes."""
+"""Duration, in seconds, of the lease of invariant 16: shorter than any failover."""
 
 
 class Member(NamedTuple):
@@ -37,8 +38,10 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class Vouch:
-    """What the heartbeats of a node tell of all its followers that rest (pair_roster.py): as an acknowledgement of each
-    would. `heard`, `assured`: as of one follower, below."""
+    """What the heartbeats of a node show for all of its followers that rest (pair_roster.py).
+
+    `heard` and `assured` mean the same as for a single follower in `_Peer`.
+    """
 
     heard: float
     assured: float
@@ -46,12 +49,16 @@ class Vouch:
 
 @dataclass(slots=True)
 class _Peer:
-    """What the leader knows of another replica. `moved`: when its position was last higher than ever, or it had all.
+    """What the leader knows of another replica.
+
+    `heard`: when the follower was last heard. `moved`: when its position last rose above `reached`, or it had the whole
+    log.
 
     `reached`: the highest position it had in this epoch, over all its connections.
 
-    `assured`: it followed, in this epoch, at this time or later. What was on its way or waited here, while this process
-    stood still, says nothing of now: so it is the time of the heartbeat that it answered, not of the answer.
+    `assured`: it followed, in this epoch, at this time or later. This is the time when the heartbeat that it answered
+    was sent, not the time of the answer: messages that were in flight, or waited here while this process was suspended,
+    say nothing about the present.
     """
 
     position: Position
@@ -60,28 +67,28 @@ class _Peer:
     reached: Position = Position(0)  # noqa: RUF009
     connected: bool = True
     spoke: bool = False
-    """In this epoch, ever."""
+    """It has asked to follow in this epoch."""
     has_told: bool = False
-    """`position` is what it said that it has, on this connection."""
+    """`position` is what the follower reported on this connection."""
     assured: float = float("-inf")
     vouch: Vouch | None = None
-    """It rests, with all that there is: its node's heartbeats are its own."""
+    """Set while the follower rests, with the whole log: its node's heartbeats count as its own."""
 
     @property
     def heard_at(self) -> float:
-        """When it was heard last, or its node for it."""
+        """When the follower itself was last heard, or its node for it."""
         return self.heard if self.vouch is None else max(self.heard, self.vouch.heard)
 
     @property
     def assured_at(self) -> float:
-        """See `assured`; as its node said, where that is later."""
+        """`assured`, or the value of its node's heartbeats if that is later."""
         return self.assured if self.vouch is None else max(self.assured, self.vouch.assured)
 
     def stand_alone(self) -> None:
-        """From now on it counts by what it says itself."""
+        """From now on only the follower's own messages count for it."""
         if self.vouch is not None:
             self.heard, self.assured = self.heard_at, self.assured_at
-            self.moved = max(self.moved, self.heard)  # it had all until then
+            self.moved = max(self.moved, self.heard)  # it had the whole log until then
             self.vouch = None
 
 
@@ -116,15 +123,17 @@ class LeaderState:
         committed: Position = Position(0),  # noqa: B008
         now: float = 0.0,
     ) -> None:
-        """`start`: where this epoch's first frame goes, all below is on the leader's disk. `committed`: as known."""
+        """`start`: the position of this epoch's first frame; everything below is on the leader's disk. `committed`: as
+        known so far."""
         self.me = me
         self.epoch = epoch
         self.epoch_start = start
         self.end = start
-        """The leader's log, what is not on its disk yet included; the shell keeps it true at each sync cycle."""
+        """The end of the leader's log, including frames not on its disk yet; leader.py updates it at each sync cycle.
+        """
         self.committed = committed
         self.stalled = False
-        """Too few members speak: nothing is committed until one comes back (invariant 6)."""
+        """Too few members are alive: nothing is committed until one returns (invariant 6)."""
         self._min_in_sync = min_in_sync
         self._replicas = frozenset(replicas)
         self._own = Position(0)
@@ -139,7 +148,7 @@ class LeaderState:
     # --- events
 
     def on_disk(self, member: Member, position: Position, *, now: float = 0.0) -> bool:
-        """`member` holds everything below `position`; true if `committed` moved."""
+        """`member` has everything below `position` on disk; return whether `committed` moved."""
         if member == self.me:
             self._own = max(self._own, position)
         else:
@@ -155,29 +164,31 @@ class LeaderState:
         return self._commit()
 
     def may_have(self, position: Position) -> bool:
-        """Whether a follower may have everything below `position`: of what is not here it has something else."""
+        """Return whether a follower can have everything below `position`: beyond the end of this log, its frames must
+        differ."""
         return position <= self.end
 
     def follows(self, member: Member, position: Position, *, now: float) -> None:
-        """A follower has spoken in this epoch; what it has matches the leader's log up to `position` (invariant 7)."""
+        """A follower has asked to follow in this epoch; its log matches the leader's up to `position` (invariant 7)."""
         peer = _Peer(position, now, now, position, spoke=True)
         before = self._peers.get(member)
-        # One that connects again and again may be stuck too.
+        # A follower that keeps reconnecting may be stuck too.
         if before is not None and now - before.heard_at < LET_GO_S:
             peer.moved, peer.reached = before.moved, max(before.reached, position)
         self._peers[member] = peer
         self._choose_waited_for()
 
     def assured(self, member: Member, at: float) -> None:
-        """A follower answers a heartbeat that was sent at `at`, on this node's clock."""
+        """A follower has answered a heartbeat that was sent at `at`, on this node's clock."""
         peer = self._peers.get(member)
         if peer is not None:
             peer.assured = max(peer.assured, at)
 
     def vouched(self, member: Member, position: Position, vouch: Vouch) -> bool:
-        """A follower rests at `position`, and its node's heartbeats count as its own from now on, until `stirs`.
+        """A follower wants to rest at `position`: from now on, until `stirs`, its node's heartbeats count as its own.
 
-        False: it does not, since there is more to be had or to be said than its node knows of.
+        Returns False if it cannot rest, because there is something to send or acknowledge that its node does not know
+        of.
         """
         peer = self._peers.get(member)
         if peer is None or not peer.connected or not peer.has_told:
@@ -188,13 +199,13 @@ class LeaderState:
         return True
 
     def stirs(self, member: Member) -> None:
-        """A follower counts by what it says itself again."""
+        """A follower leaves rest: from now on only its own messages count for it."""
         peer = self._peers.get(member)
         if peer is not None:
             peer.stand_alone()
 
     def gone(self, member: Member) -> None:
-        """A follower's connection has ended. It may come back before it is let go."""
+        """A follower's connection has ended. The follower may return before it is removed from the set."""
         peer = self._peers.get(member)
         if peer is None:
             return
@@ -204,10 +215,10 @@ class LeaderState:
             del self._peers[member]
 
     def proposal(self, now: float, left: Collection[NodeId] = ()) -> frozenset[Member] | None:
-        """The in-sync set that should be put into the store now; None: nothing to change, or a put is under way.
+        """Return the in-sync set to put into the store now; None if nothing is to change, or a put is in progress.
 
-        `left`: nodes that have said that they stop, or whose process is gone: a follower there that is not connected is
-        not waited for. Calling it makes the proposal: from now on commit waits for both sets, until `decided`.
+        `left`: nodes that have announced that they stop, or whose process is gone: a disconnected follower there is not
+        waited for. The call itself makes the proposal: from now on commits wait for both sets, until `decided`.
         """
         wanted = self._wanted(now, left)
         if self._proposed is not None or wanted == self._confirmed:
@@ -217,7 +228,7 @@ class LeaderState:
         return wanted
 
     def look(self, now: float, left: Collection[NodeId] = ()) -> None:
-        """See whether it is stalled, where nothing can be proposed as something is being put already."""
+        """Update `stalled` while nothing can be proposed because a put is in progress."""
         self._wanted(now, left)
 
     def _wanted(self, now: float, left: Collection[NodeId]) -> frozenset[Member]:
@@ -233,17 +244,17 @@ class LeaderState:
             for member, peer in self._peers.items()
             if member not in self._confirmed and self._may_join(member, peer, now)
         }
-        # Another replica of a member's node: a folder that was lost. The old one can never come back.
+        # A new incarnation on a member's node means that the old one's folder was lost: it can never return.
         silent |= {old for old in self._confirmed for new in joining if old.node == new.node}
         wanted = (self._confirmed - silent) | joining
         self.stalled = len(wanted) < self._min_in_sync
-        # Invariant 6: never below the minimum; those who left count until others came.
+        # Invariant 6: the set never shrinks below the minimum; departed members stay in it until others join.
         return self._confirmed | joining if self.stalled else wanted
 
     def decided(self, in_sync: Iterable[Member]) -> bool:
-        """The store has been seen to hold this set in this epoch, at a version newer than the proposal's base.
+        """The store is known to hold this set in this epoch, at a version newer than the proposal's base.
 
-        True if `committed` moved.
+        Returns whether `committed` moved.
         """
         self._confirmed = frozenset(in_sync)
         self._proposed = None
@@ -254,14 +265,15 @@ class LeaderState:
         return self._commit()
 
     def placed(self, replicas: Collection[NodeId], min_in_sync: int) -> None:
-        """The record names these replicas and this minimum now."""
+        """The container's record now names these replicas and this minimum."""
         self._replicas = frozenset(replicas)
         self._min_in_sync = min_in_sync
 
     def stood_still(self, seconds: float) -> None:
-        """This process did, for so long: what followers said meanwhile waits here, so their silence does not count.
+        """This process was suspended for `seconds`: followers' messages may still be waiting to be read, so that time
+        does not count as silence.
 
-        Who can have taken over meanwhile is another question: the lease goes on (`in_touch`).
+        The lease of `in_touch` is not extended: another node may have become leader meanwhile.
         """
         for peer in self._peers.values():
             peer.heard += seconds
@@ -271,12 +283,12 @@ class LeaderState:
 
     @property
     def serves(self) -> bool:
-        """Latest offsets, reads and committed offsets wait until `committed` reaches the start of the epoch (invariant
-        8).
+        """Whether reads, latest offsets and committed offsets may be answered: `committed` has reached the epoch's
+        start.
 
-        By then every member has followed in this epoch, and takes nothing from a leader of before (invariant 4): what
-        the next leader finds is fenced before it is told. BookKeeper lost entries where the reads of a ledger's
-        recovery did not fence: one that they had not found could still be acknowledged.
+        This is invariant 8. By then every member has followed in this epoch, and accepts nothing from an earlier leader
+        (invariant 4): what the next leader finds is fenced before it is reported. BookKeeper lost entries because the
+        reads of a ledger's recovery did not fence: an entry that they had not found could still be acknowledged.
         """
         return self.committed >= self.epoch_start
 
@@ -287,19 +299,22 @@ class LeaderState:
 
     @property
     def waits_for(self) -> frozenset[Member]:
-        """The members whose disks `committed` waits for."""
+        """The members that must have frames on disk before `committed` moves."""
         return self._confirmed | (self._proposed or frozenset())
 
     def in_touch(self, now: float) -> bool:
-        """Whether every other member followed within the lease, so that none can have taken over (invariant 16).
+        """Return whether every other member followed within the lease, so that none can have become leader (invariant
+        16).
 
-        Those who are proposed count: if the put has landed, one of them may lead already.
+        Proposed members count too: if the put has been stored, one of them may lead already.
         """
         return all(peer.connected and now - peer.assured_at < IN_TOUCH_S for peer in self._waited_for)
 
     def is_settled(self, now: float) -> bool:
-        """Whether nothing changes here by time alone, as long as the nodes of all followers are heard: all that there
-        is is committed, nothing is proposed, and every follower rests."""
+        """Return whether time alone changes nothing here while the nodes of all followers are heard.
+
+        That is: the whole log is committed, nothing is proposed, and every follower rests.
+        """
         return (
             not self.stalled
             and self._proposed is None
@@ -311,7 +326,7 @@ class LeaderState:
         )
 
     def near(self, now: float) -> frozenset[NodeId]:
-        """The nodes of those other members that live: they came to follow, though they may not have been fed."""
+        """Return the nodes of the other members that are alive: they asked to follow, but may not have been fed yet."""
         return frozenset(
             member.node
             for member in self.waits_for - {self.me}
@@ -319,7 +334,7 @@ class LeaderState:
         )
 
     def positions(self) -> dict[Member, Position]:
-        """What each replica has on disk, as far as the leader knows."""
+        """Return what each replica has on disk, as far as the leader knows."""
         return {self.me: self._own} | {member: peer.position for member, peer in self._peers.items()}
 
     # --- inside
@@ -330,22 +345,22 @@ class LeaderState:
         return peer.position < self.end and now - peer.moved >= STUCK_S
 
     def _lacks(self, peer: _Peer) -> bool:
-        """It has lost what it had acknowledged, as a volume that was put back to a snapshot has: it counts for nothing
-        until it has all again.
-        """
+        """The follower has lost frames that it had acknowledged, as after its volume was restored from a snapshot. It
+        is not counted as in sync until it has all of them again."""
         return peer.has_told and peer.position < self.committed
 
     def lacks(self, member: Member) -> bool:
-        """Whether a member of the in-sync set has less than is committed."""
+        """Return whether a member of the in-sync set has less than what is committed."""
         peer = self._peers.get(member)
         return member in self._confirmed and peer is not None and self._lacks(peer)
 
     def _may_join(self, member: Member, peer: _Peer, now: float) -> bool:
-        """Invariant 5: at or above `committed`, having spoken in this epoch; a named replica, and alive.
+        """Return whether a follower may join the set: at or above `committed` and the epoch's start, alive, and a named
+        replica.
 
-        A follower that was taken away and given back while its node was down comes with its former data, and
-        incarnation. It counts by what matches in this epoch alone, as Redpanda's stale followers, removed and added
-        again, did not.
+        This is invariant 5. A follower that was removed and added again while its node was down returns with its former
+        data and incarnation. Only what matches in this epoch counts, unlike for Redpanda's stale followers that were
+        removed and added again.
         """
         return (
             peer.connected

@@ -1,4 +1,4 @@
-"""What other parts of a node hear of its replicas, and what replicas ask of other nodes' state.
+"""What other parts of a node learn about its replicas, and what replicas need to know about other nodes.
 
 Listeners are called on the loop's thread, in the order in which they were added, and return at once.
 """
@@ -14,45 +14,45 @@ from headrace.peer.reports import ReplicaState
 
 
 class ContainerListener(Protocol):
-    """Hears of which containers this node leads."""
+    """Is notified when this node begins or ceases to lead a container."""
 
     def container_led(self, container: Leader, /) -> None:
         """This node leads the container from now on."""
 
     def container_left(self, container: Leader, /) -> None:
-        """This node leads the container no longer; it may follow."""
+        """This node no longer leads the container; it may follow."""
 
 
 class ReplicaListener:
-    """Hears of the replicas here. Whoever inherits it defines what it wants to hear of."""
+    """Is notified about this node's replicas. A subclass overrides the events it needs."""
 
     def replica_opened(self, replica: LocalReplica, /) -> None:
-        """The replica is open, and has no role yet."""
+        """The replica is open and has no role yet."""
 
     def chunk_full(self, container: ContainerId, /) -> None:
         """A chunk of the container's replica can be closed."""
 
     def chunk_waits(self, container: ContainerId, /) -> None:
-        """Full chunks of the container, which this node leads, still wait to be closed."""
+        """Full chunks of the container, which this node leads, are still waiting to be closed."""
 
     def replica_unreadable(self, container: ContainerId, /) -> None:
         """The container's replica may be damaged."""
 
     def replica_unusable(self, container: ContainerId, error: HeadraceError, /) -> None:
-        """The container's replica is damaged and nowhere else, or has no room to take up its role."""
+        """The container's replica is damaged and no other replica has its data, or there is no room for its role."""
 
 
 class OtherNodes(Protocol):
-    """What this node knows of others (control.controller)."""
+    """What this node knows about other nodes (control.controller)."""
 
     def gone(self) -> Collection[NodeId]:
-        """Nodes on which no process runs any more."""
+        """Return the nodes on which no process is running any longer."""
 
     def heard(self) -> Collection[NodeId]:
-        """Nodes that answer."""
+        """Return the nodes that answer."""
 
     def told_of(self, container: ContainerId, /) -> Iterable[ReplicaState]:
-        """What other nodes told last of their replicas of a container."""
+        """Return what other nodes last reported about their replicas of a container."""
 
     def look_at(self, node: NodeId, /) -> None:
-        """Ask a node now: a connection with it has ended, or it did not answer."""
+        """Probe a node now: a connection to it has ended, or it did not answer."""

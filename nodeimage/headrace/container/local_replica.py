@@ -1,9 +1,10 @@
-"""One replica on this node: its folder, its log and sync cycle, and what it knows of its epochs, whoever leads.
+"""One replica on this node: its folder, its log and sync cycle, and the epochs that it knows, whatever its role.
 
-It stays while roles change: `Leader` and `Follower` are its two halves, one at a time. What happens to it and to
-its halves is reported as `ReplicaEvents`; the catalog alone is told of commits. Cutting the log closes it, cuts the
-files and opens them again (invariant 9: index, producers' state and all go with the frames). Changes of `replica.json`
-and cuts come one at a time, and each to its end, whoever is cancelled meanwhile.
+The replica outlives changes of role: `Leader` and `Follower` are its two halves, one at a time. What happens to the
+replica and its halves is reported as `ReplicaEvents`; only the catalog is notified of commits. Cutting the log closes
+it, cuts the files and reopens them (invariant 9: the index, the state of producers and everything else go with the
+frames). Changes of `replica.json` and cuts run one at a time, and each runs to completion even if its caller is
+cancelled.
 """
 
 import asyncio
@@ -39,47 +40,47 @@ log = structlog.get_logger()
 
 CATALOG: Final = "catalog"
 RETRY_S: Final = 1.0
-"""Until files are made again that could not be for want of descriptors."""
+"""Seconds before files that could not be recreated for lack of descriptors are tried again."""
 
 
 class FollowerHalf(Owner, Protocol):
-    """The half of a replica that follows (follower.py)."""
+    """The follower half of a replica (follower.py)."""
 
     epoch: Epoch
     observer: bool
 
     @property
     def is_current(self) -> bool:
-        """It has all that was committed when the leader took it on."""
+        """It has all that was committed when the leader accepted it."""
 
     @property
     def rests(self) -> bool:
-        """Its node's heartbeats are its own; no timer looks at it."""
+        """Its node's heartbeats count as its own; no timer checks it."""
 
     def start(self) -> None:
-        """Ask the leader to be taken on."""
+        """Begin to follow the leader."""
 
     def tick(self, *, beats: bool) -> None:
-        """Called every now and then while it does not rest; with `beats` it is to tell that it lives."""
+        """Called every now and then while the follower does not rest; with `beats`, it sends a heartbeat."""
 
     async def close(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
-        """Follow no more. `newer`: there is a higher epoch."""
+        """Stop following. `newer`: the higher epoch that ends this role."""
 
 
 class AppliedTables(Protocol):
-    """The catalog's tables on this node, to which the commands of its replica are applied."""
+    """The catalog's tables on this node, to which the commands of its catalog replica are applied."""
 
     @property
     def reach(self) -> Position:
-        """How far they are, or are about to be."""
+        """The position up to which commands are applied, or are about to be."""
 
     @property
     def damage(self) -> str:
-        """Why they are damaged, though the log may be whole; empty while they are not."""
+        """Why the tables are damaged, although the log may be whole; empty if they are not."""
 
 
 class LocalReplica:
-    """Made by `open`. The loop thread's own."""
+    """One replica on this node, created by `open`. Used only on the loop thread."""
 
     def __init__(
         self,
@@ -106,9 +107,9 @@ class LocalReplica:
         self.recent = Recent()
         self.events = events
         self.tables_open = asyncio.Event()
-        """Of the catalog: set once there are tables."""
+        """For the catalog: set once its tables are open."""
         self._tables: AppliedTables | None = None
-        self._tell_catalog: Callable[[], None] | None = None
+        self._notify_catalog: Callable[[], None] | None = None
         self._node = node
         self._options = options
         self._executor = executor
@@ -117,15 +118,15 @@ class LocalReplica:
         self._end_process = fatal
         self._state = state
         self._known: tuple[str, ContainerRecord | None] = ("", None)
-        """The record as it is kept, and as read."""
+        """The container's record as saved in the folder, and its decoded form."""
         self._known_committed = Position(0)
         self._gave_up = False
-        """An operator let another lead that may have less than what is known to be committed."""
+        """An operator promoted a replica that may lack frames known to be committed."""
         self._aside = aside
-        """What this node had of the container before, damaged, is kept beside."""
-        self._turn = asyncio.Lock()
+        """This node's former, damaged replica of the container is kept beside this one."""
+        self._change_lock = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
-        """Of the files: under way."""
+        """Changes of the files that are in progress."""
         self._loop = asyncio.get_running_loop()
         self.cycle = self._new_cycle(container_log)
         self.commands = CommandTail(container_log.end) if kind == CATALOG else None
@@ -147,9 +148,9 @@ class LocalReplica:
         replaceable: bool,
         unmarked: str = "",
     ) -> "LocalReplica":
-        """Recover the replica in `folder`, or make an empty one.
+        """Recover the replica in `folder`, or create an empty one.
 
-        `replaceable`, `unmarked`, and what is raised: see replica_opening.
+        `replaceable`, `unmarked` and the errors raised: see replica_opening.
         """
         loop = asyncio.get_running_loop()
 
@@ -190,12 +191,12 @@ class LocalReplica:
 
     @property
     def log(self) -> ContainerLog:
-        """The log, as it is now: a cut replaces it."""
+        """The current log; a cut replaces it."""
         return self.cycle.log
 
     @property
     def incarnation(self) -> str:
-        """Of the folder (invariant 5)."""
+        """The incarnation of the replica's folder (invariant 5)."""
         return self._state.format
 
     @property
@@ -210,7 +211,7 @@ class LocalReplica:
 
     @property
     def led(self) -> Epoch:
-        """The last epoch in which it was leader, in this run of the process or an earlier one."""
+        """The last epoch in which it was leader, in this process or an earlier one."""
         return self._state.led
 
     @property
@@ -220,28 +221,29 @@ class LocalReplica:
 
     @property
     def last_epoch(self) -> Epoch:
-        """Of its last frame."""
+        """The epoch of its last frame."""
         return last_epoch(self._state.history, self.log.end)
 
     @property
     def committed(self) -> Position:
-        """What is known to be committed, and is on this disk."""
+        """The end of what is known to be committed and is on this disk."""
         if self.leader is not None:
             return self.leader.committed
         return min(self._known_committed, self.cycle.log.synced)
 
     @property
     def is_cut_below_applied(self) -> bool:
-        """The catalog's tables hold commands that the log lost: only after an unclean recovery (invariant 15)."""
+        """Whether the catalog's tables hold commands that the log lost: only after an unclean recovery (invariant 15).
+        """
         return self._tables is not None and self._tables.reach > self.log.end
 
     @property
     def are_tables_damaged(self) -> bool:
-        """The catalog's tables here are, though the log may be whole: another node is to lead."""
+        """Whether the catalog's tables here are damaged, although the log may be whole: another node should lead."""
         return self._tables is not None and bool(self._tables.damage)
 
     def has_tables(self, tables: AppliedTables) -> None:
-        """The catalog's tables are open."""
+        """The catalog's tables are now open."""
         self._tables = tables
         self.tables_open.set()
 
@@ -252,19 +254,21 @@ class LocalReplica:
             self.committed_moved()
 
     def forget_beyond(self) -> None:
-        """Whoever led before said what is committed of their log. Behind the end of this one another may come: after an
-        unclean recovery the next leader need not have it (invariant 2).
+        """Limit the known committed position to the end of this log.
+
+        An earlier leader reported it for its own log. Beyond the end of this log other frames may follow: after an
+        unclean recovery, the next leader need not have the earlier leader's frames (invariant 2).
         """
         self._known_committed = min(self._known_committed, self.log.end)
 
     def give_up(self) -> None:
-        """What is known to be committed may be cut, until it is as whoever leads has it: there was an unclean recovery
-        (invariant 15)."""
+        """Allow frames known to be committed to be cut, until this log matches the leader's: there was an unclean
+        recovery (invariant 15)."""
         self._gave_up = True
 
     def check_cut(self, begin: Position) -> None:
-        """Raise CorruptLog where a leader that has the log begin again at `begin` does not know of what is committed:
-        it must not lead."""
+        """Raise CorruptLog if the leader would have this log cut to `begin`, below what is committed: such a node must
+        not lead."""
         if begin < self.committed and not self._gave_up:
             raise CorruptLog(
                 f"container {self.id}: the primary has it cut to {begin}, but all up to {self.committed} is committed. "
@@ -272,33 +276,33 @@ class LocalReplica:
             )
 
     def committed_moved(self) -> None:
-        """`committed` may have moved."""
-        if self._tell_catalog is not None:
-            self._tell_catalog()
+        """`committed` may have moved: notify the catalog, and report chunks that can be closed."""
+        if self._notify_catalog is not None:
+            self._notify_catalog()
         if self.log.chunks_to_close(self.committed):
             self.events.chunk_full(self.id)
 
     def on_committed(self, callback: Callable[[], None]) -> None:
-        """Call the catalog back whenever `committed` may have moved."""
-        self._tell_catalog = callback
+        """Have the catalog's `callback` called whenever `committed` may have moved."""
+        self._notify_catalog = callback
 
     def report_damage(self) -> None:
-        """What it holds cannot be used (invariant 14). Repeated, it changes nothing."""
+        """Report that the replica's data cannot be used (invariant 14). A repeated call changes nothing."""
         self.events.damaged(self.id)
 
     # --- epochs
 
     async def saw(self, epoch: Epoch) -> None:
-        """Remember, durably, that there is `epoch` (invariant 4). Raises CorruptLog if there was a higher one."""
+        """Record durably that `epoch` exists (invariant 4). Raises CorruptLog if a higher one was seen."""
         if epoch < self._state.seen:
             raise CorruptLog(f"container {self.id}: epoch {epoch} after {self._state.seen}")
         if epoch > self._state.seen:
             await self._write(lambda state: structs.replace(state, seen=max(epoch, state.seen)))
 
     async def set_history(self, history: History) -> None:
-        """The leader's history, before any of its frames is appended here.
+        """Save the leader's history, before any of its frames is appended here.
 
-        Somebody leads, who has all that was committed: what was set aside here for damage goes.
+        The leader has all that was committed, so a damaged replica set aside here is removed.
         """
         self._gave_up = False
         if history == self._state.history and not self._aside:
@@ -312,22 +316,23 @@ class LocalReplica:
 
     @property
     def known_record(self) -> ContainerRecord | None:
-        """The container's record as it was kept last."""
+        """The container's record as last saved in the folder."""
         kept = self._state.record
         if kept != self._known[0]:
             self._known = (kept, decode_record(kept) if kept else None)
         return self._known[1]
 
     async def remember(self, record: ContainerRecord) -> None:
-        """Keep the container's record, as the store has it, unless a later one is kept by the time that this one's turn
-        comes: without that nobody would know that the store was set back to before it.
+        """Save the container's record from the store, unless a later one has been saved by the time this change runs.
+
+        The saved record shows if the store has since been restored to an earlier state.
         """
         text = msgspec.json.encode(record).decode()
         if text != self._state.record:
-            await self._write(lambda state: structs.replace(state, record=_later(state.record, record, text)))
+            await self._write(lambda state: structs.replace(state, record=_newer_record(state.record, record, text)))
 
     async def _write(self, change: Callable[[ReplicaFile], ReplicaFile], *, drop_aside: bool = False) -> None:
-        await self._to_its_end(lambda: self._write_now(change, drop_aside=drop_aside))
+        await self._run_change(lambda: self._write_now(change, drop_aside=drop_aside))
 
     async def _write_now(self, change: Callable[[ReplicaFile], ReplicaFile], *, drop_aside: bool = False) -> None:
         state = change(self._state)
@@ -340,31 +345,31 @@ class LocalReplica:
         await self._loop.run_in_executor(self._executor, write)
         self._state = state
 
-    async def _to_its_end(self, change: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Change the files after all changes begun before, and to the end, though who asked for it be cancelled: what
-        is known of them here must be what they hold.
-        """
+    async def _run_change(self, change: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Change the files once all earlier changes are complete, and complete the change even if the caller is
+        cancelled: the state in memory must match the files."""
 
         async def make() -> None:
-            async with self._turn:
+            async with self._change_lock:
                 await change()
 
         making = self._loop.create_task(make(), name=f"files-{self.id}")
         self._changes.add(making)
         making.add_done_callback(self._changes.discard)
-        making.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
+        making.add_done_callback(lambda done: done.cancelled() or done.exception())  # its caller may be gone
         await asyncio.shield(making)
 
     # --- durability
 
     async def set_durability(self, *, fsync: bool) -> None:
-        """Count what is appended as safe once it is synced, or (durability: memory) once it is written.
+        """Count appended frames as safe once they are synced, or (durability: memory) once they are written.
 
-        Also of a replica that was opened with what another run had not synced: until that is, another start of the
-        machine makes it another incarnation (invariant 5). Raises StorageFull; then it is as safe as before, or safer.
+        Also handles a replica opened with frames that an earlier process had not synced: until they are synced, another
+        start of the machine makes the replica another incarnation (invariant 5). Raises StorageFull; the replica is
+        then as safe as before, or safer.
         """
         if fsync != self._options.fsync or (fsync and self._state.boot):
-            await self._to_its_end(lambda: self._set_durability_now(fsync=fsync))
+            await self._run_change(lambda: self._set_durability_now(fsync=fsync))
 
     async def _set_durability_now(self, *, fsync: bool) -> None:
         if not fsync:
@@ -374,14 +379,14 @@ class LocalReplica:
         self.log.options = self._options
         if not fsync:
             return
-        # A mark may tell of more than is synced until the files are. What it would prove lost, `boot` has outdated.
+        # Until the files are synced, a mark may claim more than is synced; `boot` voids what it would prove lost.
         await self.cycle.jobs_under_way()  # they may have begun without a sync
         held = self.log.synced
-        # So it is, should the sync fail.
+        # Noted in advance, in case the sync fails.
         await self._write_now(lambda state: structs.replace(state, unsynced=True, held=held))
         try:
             await self._loop.run_in_executor(self._executor, replica_folder.sync_files, self.folder)
-        except OutOfDescriptors:  # before a sync: it is as unsafe as before, and made safe the next time
+        except OutOfDescriptors:  # not synced: the replica is as unsafe as before, and synced the next time
             raise
         except OSError as error:
             self._fatal(f"container {self.id}: what was not synced could not be: {error}")  # invariant 13
@@ -401,7 +406,8 @@ class LocalReplica:
         recovered_epoch: Epoch = Epoch(0),  # noqa: B008
         closing: bool = False,
     ) -> Leader:
-        """Become the leader in `epoch`, which nobody has written in; the rest as the container's record has it."""
+        """Become the leader in `epoch`, in which no node has written; the other arguments come from the container's
+        record."""
         used = max(self._state.led + 1, self._state.seen)
         assert epoch >= used, f"container {self.id}: epoch {epoch} was used"
         await self.stop(newer=epoch)
@@ -437,13 +443,13 @@ class LocalReplica:
         return self.leader
 
     def follow(self, follower: FollowerHalf) -> None:
-        """Follow from now on, by that half. It neither led nor followed before."""
+        """Follow from now on, by means of `follower`. The replica must have no role."""
         self.follower = follower
         self.cycle.hand_to(follower)
         follower.start()
 
     async def stop(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
-        """Neither lead nor follow. What was appended is written out. `newer`: see Follower.close."""
+        """Neither lead nor follow. Appended frames are written out. `newer`: see Follower.close."""
         if self.leader is not None:
             self._known_committed = max(self._known_committed, self.leader.committed)
             self.leader.lose()
@@ -460,19 +466,19 @@ class LocalReplica:
     # --- the log's files
 
     async def cut(self, position: Position) -> None:
-        """Remove what lies at or above `position`."""
+        """Remove all frames at or above `position`."""
         change = partial(ContainerLog.cut, self.folder, position, self._options)
-        await self._to_its_end(lambda: self._reopen(change, begin=None, held=position))
+        await self._run_change(lambda: self._reopen(change, begin=None, held=position))
 
     async def reset(self, begin: Position) -> None:
-        """Begin anew at `begin`, empty."""
+        """Remove all frames; the log starts over at `begin`, empty."""
         change = partial(ContainerLog.reset, self.folder, begin)
-        await self._to_its_end(lambda: self._reopen(change, begin=begin, held=begin))
+        await self._run_change(lambda: self._reopen(change, begin=begin, held=begin))
 
     async def renew(self) -> None:
-        """Throw away all that it holds, and go on empty, as another incarnation (invariant 14)."""
+        """Remove all data and continue, empty, as another incarnation (invariant 14)."""
         await self.stop()
-        await self._to_its_end(self._renew_now)
+        await self._run_change(self._renew_now)
 
     async def _renew_now(self) -> None:
         await self.cycle.close()
@@ -490,7 +496,7 @@ class LocalReplica:
                     log.warning("a damaged replica is not made anew yet", container=self.id, reason=str(error))
                     await asyncio.sleep(RETRY_S)
         except (HeadraceError, OSError) as error:
-            # What is in memory says that there is what the disk has no more. The next start finds an empty replica.
+            # The state in memory claims data that the disk no longer has. The next start finds an empty replica.
             self._fatal(f"container {self.id}: a damaged replica could not be made anew: {error}", held=Position(0))
             raise
         self._state = state
@@ -500,12 +506,15 @@ class LocalReplica:
             self.commands.restart(container_log.end)
 
     async def ready(self) -> None:
-        """Open the log again that a cut or reset which failed has left closed."""
+        """Reopen the log if a failed cut or reset has left it closed."""
         if self.cycle.is_closed:
-            await self._to_its_end(lambda: self._reopen(lambda: None, begin=None, held=Position(0)))
+            await self._run_change(lambda: self._reopen(lambda: None, begin=None, held=Position(0)))
 
     async def _reopen(self, change: Callable[[], None], *, begin: Position | None, held: Position) -> None:
-        """`held`: what it is to hold afterwards, as far as that is known."""
+        """Close the log, apply `change` to its files, and open it again.
+
+        `held`: the position up to which the log must reach afterwards, as far as that is known.
+        """
         owner = self.cycle.owner
         await self.cycle.close()
 
@@ -535,7 +544,7 @@ class LocalReplica:
         )
 
     async def close(self) -> None:
-        """Let go of the files."""
+        """Stop, and close the files."""
         await self.stop()
         await self.cycle.close()
         if self._state.boot:
@@ -544,18 +553,19 @@ class LocalReplica:
             )
 
     async def remove(self) -> None:
-        """Remove the replica with its folder."""
+        """Remove the replica together with its folder."""
         await self.close()
         await self._loop.run_in_executor(self._executor, replica_folder.remove, self.folder)
 
     def _fatal(self, reason: str, *, held: Position | None = None) -> None:
-        """[blocking] End the process, as what was written may not be on the disk: the next one is to write it again."""
+        """[blocking] End the process because written data may not be on the disk: the next process has to write it
+        again."""
         replica_folder.note_unsynced(self.folder, held=self.log.synced if held is None else held)
         self._end_process(reason)
 
 
-def _later(kept: str, record: ContainerRecord, text: str) -> str:
-    """Of the record that is kept and another one, which is `text`, the one to keep."""
+def _newer_record(kept: str, record: ContainerRecord, text: str) -> str:
+    """Return the saved record `kept`, or `text`, the JSON of `record`: the one to save."""
     known = decode_record(kept) if kept else None
     is_older = known is not None and (record.epoch < known.epoch or not descends_from(record, known))
     return kept if is_older else text

@@ -1,14 +1,17 @@
-"""A container's record from what its replicas' folders say, where the cluster store has lost it (DESIGN section 3).
+"""Recovers a container's record from its replicas' folders after the cluster store has lost it (DESIGN section 3).
 
-Each replica keeps its container's last known record. Of a container's replicas the one with the highest (epoch of its
-last frame, end) has everything that was ever acknowledged, whatever the records say of in-sync sets: a member of the
-set had it, and whoever is ahead of that member in this order has all that it has (as in an election). It leads, at an
-epoch above all that any replica has seen; those that hold exactly the same are in sync with it, the others catch up.
-The record descends from all that the replicas know (store.lineage), so none of them takes the store for an old copy.
-Those that went on by an old copy of the store, while others went on by the newest, may have written in epochs that were
-others' too, and histories do not tell these apart: what they know is given up in the record, and they begin anew.
+Each replica saves its container's last known record. Of a container's replicas, the one with the highest (epoch of its
+last frame, end) has everything that was ever acknowledged, whatever the records say about in-sync sets: a member of the
+set had it, and a replica ahead of that member in this order has all that the member has (as in an election). It becomes
+the leader, at an epoch above all that any replica has seen; replicas that hold exactly the same are in sync with it,
+the others catch up. The recovered record descends from all that the replicas know (store.lineage), so none of them
+mistakes the store for an old copy.
 
-Only while nobody leads the container: what is found must not grow meanwhile.
+If the store was restored from an old copy, some replicas may have continued from that copy while others continued from
+the newest record. Both groups may have written in the same epochs, and histories cannot tell these writes apart. The
+record therefore gives up what one group knows, and the replicas of that group start again empty.
+
+Valid only while no node leads the container: the replicas found must not grow meanwhile.
 """
 
 import uuid
@@ -33,7 +36,7 @@ from headrace.store.records import ContainerRecord, VolumeRecord
 
 @dataclass(frozen=True, slots=True)
 class FoundReplica:
-    """A replica as its folder tells it."""
+    """A replica as described by its folder."""
 
     node: NodeId
     format: uuid.UUID
@@ -46,26 +49,28 @@ class FoundReplica:
 
 
 AS_IT_LIES: Final = LogOptions(chunk_bytes=0, heed_mark=False)
-"""To open a log that nobody is about to write to: none of its files is made larger, as the disk may be full."""
+"""Options to open a log that nothing is going to write to: no file is enlarged, since the disk may be full."""
 
 _replicas = msgspec.msgpack.Decoder(list[FoundReplica], dec_hook=lambda _type, text: Path(text))
 
 
 def told(found: Sequence[FoundReplica]) -> bytes:
-    """As another node is told of them."""
+    """Encode replicas for another node."""
     return msgspec.msgpack.encode(found, enc_hook=str)
 
 
 def heard(payload: bytes | memoryview) -> list[FoundReplica]:
-    """As `told` by another node, whose folders they are in."""
+    """Decode what `told` encoded on another node, on whose disk the folders are."""
     return _replicas.decode(payload)
 
 
 def found_replica(folder: Path, node: NodeId, *, opened: tuple[Position, History] | None = None) -> FoundReplica | None:
-    """[blocking] What a folder says; None: its container was deleted. `opened`: the end of its log and its history, of
-    one moment, where that is open already: from another moment's history what is cut might pass for a later epoch's.
+    """[blocking] Return what a folder says about its replica; None if its container was deleted.
 
-    Raises CorruptLog where that cannot be read, or there is no record.
+    `opened`: the log's end and the history, both taken at the same moment, if the log is open already. With a history
+    from another moment, frames that were cut could pass for frames of a later epoch.
+
+    Raises CorruptLog if the log cannot be read, or if the folder has no record.
     """
     state = replica_folder.read(folder)
     if state is None or not state.record:
@@ -90,48 +95,51 @@ def found_replica(folder: Path, node: NodeId, *, opened: tuple[Position, History
 
 
 def ahead(found: Sequence[FoundReplica]) -> FoundReplica:
-    """The one that has everything that was acknowledged."""
-    return max(_that_count(found), key=lambda each: (each.last_epoch, each.end))
+    """Return the replica that has everything that was acknowledged."""
+    return max(_authoritative(found), key=lambda each: (each.last_epoch, each.end))
 
 
-def _that_count(found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
-    """Those that may have what nobody else has. Where the store was set back and went on, who led by the old copy may
-    have frames of a later epoch: but none of them was committed as long as one that counts as in sync there stands
-    still, as it knows better. All, where the lines that parted have both gone on.
+def _authoritative(found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
+    """Return the replicas that may have data that no other replica has.
+
+    If the store was restored to an old copy and continued from there, a leader by the old copy may have frames of a
+    later epoch. None of these was committed while a member of its in-sync set knew a newer record and refused to take
+    part. If both lines have continued, the larger group of replicas counts.
     """
     replicas = {(each.node, each.format): each for each in found}
     counting = [
         each
         for each in found
         if not any(
-            (member := replicas.get(pair)) is not None and _parted(each.record, member.record)
+            (member := replicas.get(pair)) is not None and _have_diverged(each.record, member.record)
             for pair in each.record.in_sync
         )
     ]
-    # Where there are none, nobody has committed anything since: what was committed is on all members of each set. Most
-    # copies are kept then.
-    return counting or max((_of_line(each, found) for each in found), key=len)
+    # If none count, nothing has been committed since the lines diverged, and all members of each set have what was
+    # committed before. The line with the most replicas is kept.
+    return counting or max((_same_line(each, found) for each in found), key=len)
 
 
-def _of_line(one: FoundReplica, found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
-    return [each for each in found if not _parted(one.record, each.record)]
+def _same_line(one: FoundReplica, found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
+    """Return the replicas whose records have not diverged from `one`'s."""
+    return [each for each in found if not _have_diverged(one.record, each.record)]
 
 
-def _parted(one: ContainerRecord, other: ContainerRecord) -> bool:
-    """Whether both were changed since they were the same."""
+def _have_diverged(one: ContainerRecord, other: ContainerRecord) -> bool:
+    """Return whether both records were changed after they were last the same."""
     return not descends_from(one, other) and not descends_from(other, one)
 
 
 def unheard(found: Sequence[FoundReplica]) -> set[NodeId]:
-    """The nodes that were in sync by the newest record that is known, and of which no replica was found. Pure."""
-    newest = max(_that_count(found), key=lambda each: each.record.epoch).record
+    """Return the nodes in the in-sync set of the newest known record of which no replica was found. Pure."""
+    newest = max(_authoritative(found), key=lambda each: each.record.epoch).record
     return {node for node, _ in newest.in_sync} - {each.node for each in found}
 
 
 def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
-    """The record of a container, from all replicas of it that were found. Pure."""
+    """Return a container's record, recovered from all of its replicas that were found. Pure."""
     best = ahead(found)
-    lost = [each for each in found if _parted(each.record, best.record)]
+    lost = [each for each in found if _have_diverged(each.record, best.record)]
     kept = [each for each in found if each not in lost]
     newest = max(kept, key=lambda each: (each.record.epoch, each.node == each.record.leader)).record
     same = [each for each in kept if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
@@ -151,7 +159,7 @@ def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
 
 
 def volumes_told(containers: Sequence[ContainerRecord]) -> list[VolumeRecord]:
-    """The volumes of these containers, as far as their records tell of them. Pure."""
+    """Return the volumes of these containers, as far as the containers' records describe them. Pure."""
     told = {}
     for name in sorted({each.volume for each in containers}):
         of_it = [each for each in containers if each.volume == name]

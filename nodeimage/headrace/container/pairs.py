@@ -1,14 +1,16 @@
-"""The heartbeats between this node and each other one, for all containers that one of the two leads and the other
-follows (pair_roster.py).
+"""The heartbeats between this node and each other node, for all containers that one of them leads and the other
+follows.
 
-Responsible for their sessions: of a pair there are two, one for what each of the two leads. Who has followers that want
-to rest opens one, and asks again where it ends. A node of an older version has no such heartbeats: its containers do
-without rest. Whose heartbeats stop while the session stands is silent, as one that says nothing on any session is.
+Owns the sessions that carry these heartbeats (pair_roster.py). A pair of nodes has two sessions, one for the leaders on
+each side. The node whose followers want to rest opens the session, and reopens it when it ends. A node of an older
+version has no such heartbeats, so its containers do not rest. If a node's heartbeats stop while the session is open,
+the node counts as silent, as does a node that is silent on every session.
 
-It also opens the sessions of single followers, a few at a time to each node: hundreds of them lose their leader at the
-same moment, and would all knock at once, at a node that has just started, or again and again where none is.
+Also opens the sessions of single followers, a few at a time to each node: hundreds of followers may lose their leader
+at the same moment, and would otherwise all connect at once to a node that has just started, or retry in a row where no
+node runs.
 
-`tick` is called by the timer of all replicas; all methods belong to the loop thread.
+`tick` is called by the timer of all replicas; all methods run on the loop's thread.
 """
 
 import asyncio
@@ -31,17 +33,18 @@ from headrace.store.records import NodeRecord
 log = structlog.get_logger()
 
 MOST_OPENING: Final = 16
-"""Sessions that are being opened to one node at a time."""
+"""Most sessions that are being opened to one node at a time."""
 FAILED_S: Final = 0.3
-"""After one that could not be opened, until another is tried in its place."""
+"""Seconds for which a failed attempt to open a session keeps its place among `MOST_OPENING`."""
 AGAIN_S: Final = 1.0
-"""Until another session is opened to a node where one ended, or could not be."""
+"""Seconds between two attempts to open a session for heartbeats to the same node."""
 OLDER_AGAIN_S: Final = 30.0
-"""The same, of a node of an older version, which may be of this one when its record shows another run."""
+"""The same interval for a node of an older version. It ends early if the node's record shows a new process incarnation,
+which may be of this version."""
 
 
 class Pairs:
-    """One node's."""
+    """The heartbeat sessions of this node."""
 
     def __init__(
         self,
@@ -49,22 +52,23 @@ class Pairs:
         fed: Callable[[NodeId, Resting], FedFollower | None],
         silent: Callable[[NodeId], None],
     ) -> None:
-        """`fed`: the follower on another node that a leader here feeds. `silent`: a node says nothing."""
+        """`fed`: finds the follower on another node that a leader here feeds. `silent`: called when a node is silent.
+        """
         self._env = environment
         self._fed = fed
         self._silent = silent
         self._loop = asyncio.get_running_loop()
         self._followed: dict[NodeId, _FollowersPair] = {}
-        """With nodes whose leaders are followed here."""
+        """Sessions with nodes whose leaders are followed here."""
         self._fed_nodes: dict[NodeId, _LeadersPair] = {}
-        """With nodes that follow leaders here."""
+        """Sessions with nodes that follow leaders here."""
         self._again: dict[NodeId, _Again] = {}
         self._opening: dict[NodeId, asyncio.Task[None]] = {}
         self._gates: dict[NodeId, asyncio.Semaphore] = {}
         self._closed = False
 
     async def close(self) -> None:
-        """Let all followers go on by themselves."""
+        """End all sessions; followers and leaders then exchange heartbeats of their own."""
         self._closed = True
         tasks = list(self._opening.values())
         for task in tasks:
@@ -78,7 +82,7 @@ class Pairs:
     # --- sessions
 
     async def connect(self, record: NodeRecord) -> Session:
-        """A session with a node, for one follower; see Environment."""
+        """Open a session with a node for one follower; see Environment."""
         gate = self._gates.setdefault(record.node_id, asyncio.Semaphore(MOST_OPENING))
         await gate.acquire()
         held_s = 0.0
@@ -96,8 +100,10 @@ class Pairs:
     # --- the followers' side
 
     def roster(self, node: NodeId) -> FollowersRoster | None:
-        """Of the followers here that rest, of those of a node's leaders. None: there is no pair with it yet; a session
-        is opened, if it can be."""
+        """Return the roster of this node's followers that follow leaders on `node`.
+
+        Returns None if there is no session with it yet; one is then opened if possible.
+        """
         pair = self._followed.get(node)
         if pair is not None:
             return pair.roster
@@ -128,14 +134,14 @@ class Pairs:
         session.send(PairUp(node=self._env.node_id))
 
     def followed_ended(self, pair: "_FollowersPair") -> None:
-        """A session is over."""
+        """The session of this pair has ended."""
         if self._followed.get(pair.node) is pair:
             del self._followed[pair.node]
 
     # --- the leaders' side
 
     def accept(self, asked: PairUp, session: Session) -> None:
-        """A node with followers of leaders here opened a session."""
+        """A node whose followers follow leaders here has opened a session."""
         before = self._fed_nodes.get(asked.node)
         if before is not None:
             before.end()
@@ -148,14 +154,14 @@ class Pairs:
         pair.beat()
 
     def fed_ended(self, pair: "_LeadersPair") -> None:
-        """A session is over."""
+        """The session of this pair has ended."""
         if self._fed_nodes.get(pair.node) is pair:
             del self._fed_nodes[pair.node]
 
     # --- the timer
 
     def tick(self, *, beats: bool) -> None:
-        """Send heartbeats, and look for what is silent."""
+        """Send heartbeats if `beats`, and check for silent nodes."""
         now = self._loop.time()
         for leaders in list(self._fed_nodes.values()):
             if beats:
@@ -169,7 +175,7 @@ class Pairs:
                 self._silent(pair.node)
 
     def stood_still(self, seconds: float) -> None:
-        """This process did, for so long: what others said meanwhile waits here."""
+        """This process was suspended for `seconds`: messages from others may still be waiting to be read."""
         for pair in self._followed.values():
             pair.heard += seconds
         for leaders in self._fed_nodes.values():
@@ -177,14 +183,14 @@ class Pairs:
 
 
 class _Again(NamedTuple):
-    """When a session is opened next, to one run of a node."""
+    """The earliest loop time at which to open the next session to one process incarnation of a node."""
 
     run: uuid.UUID
     at: float
 
 
 class _FollowersPair:
-    """A session, at the node with the followers."""
+    """A heartbeat session, on the node with the followers."""
 
     def __init__(self, pairs: Pairs, node: NodeId, session: Session) -> None:
         self.node = node
@@ -206,14 +212,14 @@ class _FollowersPair:
         self.end()
 
     def end(self, *, silent: bool = False) -> None:
-        """Let the followers go on by themselves."""
+        """End the session; its followers exchange heartbeats of their own again."""
         self._pairs.followed_ended(self)
         self._session.close()
         self.roster.end(silent=silent)
 
 
 class _LeadersPair:
-    """A session, at the node with the leaders."""
+    """A heartbeat session, on the node with the leaders."""
 
     def __init__(
         self, pairs: Pairs, node: NodeId, session: Session, fed: Callable[[NodeId, Resting], FedFollower | None]
@@ -240,7 +246,7 @@ class _LeadersPair:
         self.end()
 
     def end(self) -> None:
-        """Let the leaders look after each follower by itself."""
+        """End the session; the leaders here track each follower individually again."""
         self._pairs.fed_ended(self)
         self._session.close()
         self.roster.end()

@@ -1,18 +1,17 @@
-"""What a replica's folder says of itself: the file `replica.json` beside the chunks.
+"""The state file of a replica: `replica.json`, beside the chunks in the replica's folder.
 
     {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...], "boot": id, "unsynced": bool,
      "held": position, "record": json}
 
-A checksum stands before these (headrace.base.sealed_json). `format`, the incarnation, is made with the folder
-(invariant 5): a folder that was lost and made again is another replica. `seen` is the highest epoch that the replica
-has heard of, written before it answers in that epoch (invariant 4). `led` is the last epoch in which it was leader: no
-later run of the process writes in that epoch again. `history` is written before the first frame of an epoch.
-`replica.json.room` is where the file is written the next time: a replica on a full disk must go on following whoever
-leads.
+The file starts with a checksum (headrace.base.sealed_json). `format`, the incarnation, is created with the folder
+(invariant 5): a folder that was lost and recreated is another replica. `seen` is the highest epoch that the replica has
+heard of, written before it answers in that epoch (invariant 4). `led` is the last epoch in which it was leader: no
+later process writes in that epoch again. `history` is written before the first frame of an epoch. `replica.json.room`
+is the file into which the next version is written: a replica on a full disk must still be able to follow a new leader.
 
-A replica that is damaged at a start is set aside, as the folder's name with `.damaged` behind it, until another leads:
-by the record others have it too, but all of them may be damaged, as on a disk that lost what it said it had synced.
-Everything here blocks.
+A replica that is found damaged at a start is set aside: its folder gets the suffix `.damaged` and stays until another
+replica leads. According to the record others have the data too, but all of them may be damaged, as on a disk that lost
+what it had reported as synced. All functions here block.
 """
 
 import itertools
@@ -51,19 +50,21 @@ _DAMAGED = ".damaged"
 
 
 class ReplicaFile(msgspec.Struct, frozen=True):
-    """The file's content."""
+    """The content of `replica.json`."""
 
     format: str
     seen: Epoch = Epoch(0)
     led: Epoch = Epoch(0)
     history: History = ()
     boot: str = ""
-    """Of a replica that is not synced, or was not and has not been since: the start of the machine in whose page cache
-    its newest frames may lie."""
+    """Set if the replica is not synced, or was not and has not been synced since: the id of the machine's start in
+    whose page cache its newest frames may be."""
     unsynced: bool = False
-    """A sync of its files failed. What of them was not on the disk then, the page cache calls clean ("fsyncgate")."""
+    """A sync of its files failed. The page cache marks the data that was not on the disk then as clean ("fsyncgate").
+    """
     held: Position = Position(0)
-    """Up to where its log went then, at least; 0: nobody knows. What the cache calls clean it may have let go since."""
+    """Lower bound of the log's end at that time; 0 if unknown. The page cache may since have dropped pages that it
+    marks as clean."""
     record: str = ""
     """The container's last known record, as JSON: the cluster store can be rebuilt from these."""
 
@@ -73,14 +74,16 @@ _records = msgspec.json.Decoder(ContainerRecord)
 
 
 def decode_record(kept: str) -> ContainerRecord:
-    """A record as a replica's folder keeps it. Raises msgspec.DecodeError for what `read` does not let pass."""
+    """Decode a record as saved in a replica's folder. Raises msgspec.DecodeError, but not for records that `read`
+    accepted."""
     return _records.decode(kept)
 
 
 def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
-    """The replica in `folder`; made, empty, where there is none. Raises CorruptLog, StorageFull.
+    """Return the state of the replica in `folder`; create an empty replica if there is none. Raises CorruptLog,
+    StorageFull.
 
-    `unmarked`: the incarnation of a folder with chunks that was written before replicas had one of their own.
+    `unmarked`: the incarnation of a folder with chunks that was written before replicas had incarnations of their own.
     """
     found = read(folder)
     if found is None:
@@ -90,7 +93,7 @@ def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
         try:
             write(folder, found)
         except StorageFull:
-            with suppress(OSError):  # there is something in it
+            with suppress(OSError):  # the folder is not empty
                 folder.rmdir()
             raise
         sync_folder(folder.parent)
@@ -98,10 +101,10 @@ def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
 
 
 def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
-    """The state of a replica that is not synced (durability: memory), or was not when it was written.
+    """Return the state of a replica that is not synced (durability: memory), or was not when it was written.
 
-    A process that dies loses nothing of the page cache; a machine does. So after another start of the machine the
-    replica counts as another incarnation, and joins anew (invariant 5).
+    The page cache survives the death of a process, but not of the machine. After another start of the machine the
+    replica therefore counts as another incarnation, and joins again (invariant 5).
     """
     with put_off_without_descriptors(folder):
         boot = boot_id()
@@ -113,15 +116,16 @@ def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
 
 
 def as_another(folder: Path, state: ReplicaFile) -> ReplicaFile:
-    """The state of a replica that has lost what it had acknowledged: another incarnation (invariant 5)."""
+    """Return the state of a replica that has lost what it had acknowledged: another incarnation (invariant 5)."""
     state = msgspec.structs.replace(state, format=str(uuid.uuid4()))
     write(folder, state)
     return state
 
 
 def all_as_others(folder: Path) -> int:
-    """Have all replicas among those in `folder` count as others, as it was put back to an older copy: what they have
-    acknowledged since is not here any more. How many there are.
+    """Give all replicas in `folder` new incarnations; return their number.
+
+    For a folder that was restored from an older copy: what its replicas have acknowledged since is missing.
     """
     changed = 0
     for container in sorted(listed(folder)):
@@ -133,9 +137,12 @@ def all_as_others(folder: Path) -> int:
 
 
 def left_clean(folder: Path, state: ReplicaFile, *, held: Position) -> None:
-    """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine. Nothing of a
-    folder that is removed at the same time. `held`: see `note_unsynced`."""
-    if not (folder / _NAME).exists():  # the disk went away before
+    """Sync what was not synced and record that, so that the next start finds all of it even after a restart of the
+    machine.
+
+    Does nothing if the folder is removed at the same time. `held`: see `note_unsynced`.
+    """
+    if not (folder / _NAME).exists():  # the disk has gone already
         return
     try:
         _leave_clean(folder, state, held=held)
@@ -158,40 +165,44 @@ def _leave_clean(folder: Path, state: ReplicaFile, *, held: Position) -> None:
 
 
 def note_unsynced(folder: Path, *, held: Position) -> None:
-    """A sync of its files failed, and the process is about to end. Of one that is synced as it is written the start
-    writes again what no mark proves (log/recovery.py); another one has to be written again whole.
+    """Record that a sync of the files failed; the process is about to end.
 
-    `held`: where the log ends that it must still be then, or 0.
+    If frames are synced as they are written, the next start rewrites only what no mark proves (log/recovery.py) and
+    nothing is recorded; otherwise it has to rewrite the whole replica.
+
+    `held`: the position up to which the log must then still reach, or 0.
     """
     try:
         current = read(folder)
         if current is not None and current.boot and not current.unsynced:
             write(folder, msgspec.structs.replace(current, unsynced=True, held=held))
     except (OSError, HeadraceError) as error:
-        log.error("that a sync failed could not be noted", folder=str(folder), error=str(error))
+        log.error("a failed sync could not be recorded", folder=str(folder), error=str(error))
 
 
 def sync_files(folder: Path) -> None:
-    """Sync all that was written to the replica before. Its log may be open, and grow and shrink meanwhile.
+    """Sync all that was written to the replica before. Its log may be open, and may grow and shrink meanwhile.
 
-    Raises OSError; then `note_unsynced`, and the process must end (invariant 13). `OutOfDescriptors`: it is to be done
-    again, all of it.
+    Raises OSError: then `note_unsynced` is to be called, and the process must end (invariant 13). Raises
+    OutOfDescriptors: the whole sync has to be repeated.
     """
     for path in (path for path in listing(folder) if path.is_file()):
         try:
             file = OpenFile.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # a file that took another's place, or another name, is synced by who made it so
+            continue  # renamed or replaced: whoever did that syncs the file
         os.fsync(file.fd)
     sync_folder(folder)
 
 
 def written_back(folder: Path, state: ReplicaFile) -> ReplicaFile:
-    """The state of a replica whose files a sync has failed on, before its log is opened: all that they hold is written
-    over itself, so that a sync does something, and synced. Raises SyncFailed, CorruptLog.
+    """Return the state of a replica after a failed sync, with its files rewritten; called before its log is opened.
 
-    That may be less than they held when the sync failed. No mark proves that, as of a log that is synced: so one is
-    made, and where the log ends before it, it has lost what it had acknowledged (LostTail).
+    Every file but `replica.json` is overwritten with its own content, so that a sync has an effect, and synced. Raises
+    SyncFailed, CorruptLog.
+
+    The files may hold less than when the sync failed, and an unsynced log has no mark that would show it. A mark is
+    therefore written: if the log ends before it, the replica has lost what it had acknowledged (LostTail).
     """
     with lost_as_corrupt_log():
         for path in (path for path in listing(folder) if path.is_file() and path.name != _NAME):
@@ -204,7 +215,7 @@ def written_back(folder: Path, state: ReplicaFile) -> ReplicaFile:
 
 
 def read(folder: Path) -> ReplicaFile | None:
-    """What the folder says; None: there is no replica here. Raises CorruptLog."""
+    """Return the folder's state; None if it contains no replica. Raises CorruptLog."""
     path = folder / _NAME
     try:
         with put_off_without_descriptors(path):
@@ -220,19 +231,20 @@ def read(folder: Path) -> ReplicaFile | None:
         uuid.UUID(found.format)
         if found.record:
             decode_record(found.record)
-    except (msgspec.DecodeError, ValueError) as error:  # a version that knows no checksum may have written it
+    except (msgspec.DecodeError, ValueError) as error:  # a version without checksums may have written it
         raise CorruptLog(f"{folder / _NAME} cannot be read: {error}. Restore it, or remove the folder.") from error
     return found
 
 
 def write(folder: Path, state: ReplicaFile) -> None:
-    """Durably, all or nothing. On a full disk too, but for the first time: raises StorageFull."""
+    """Write the state durably and atomically. Works on a full disk too, except the first time: raises StorageFull."""
     rewrite_file(folder / _NAME, seal(msgspec.json.encode(state)))
 
 
 def remove(folder: Path) -> None:
-    """Remove a replica: all of it at once, also over a crash. Chunks without their replica.json would pass for an old
-    replica's, whose history nobody knows.
+    """Remove a replica atomically, even if the process crashes.
+
+    Chunks without their replica.json would pass for a replica of an old version, whose history is unknown.
     """
     _remove(folder)
     drop_aside(folder)
@@ -242,7 +254,7 @@ def _remove(folder: Path) -> None:
     for number in itertools.count():
         aside = folder.with_name(f"{folder.name}.{number}{_REMOVED}")
         shutil.rmtree(aside, ignore_errors=True)
-        if not aside.exists():  # else the disk cannot remove some of what is in it
+        if not aside.exists():  # otherwise the disk cannot remove some of its files
             break
     try:
         with synced_folder(folder.parent):
@@ -253,7 +265,10 @@ def _remove(folder: Path) -> None:
 
 
 def set_aside(folder: Path) -> None:
-    """Another replica takes the place of a damaged one, which is kept; one set aside before has more, and stays."""
+    """Make room for a replacement of a damaged replica, which is kept aside.
+
+    If one has been set aside before, that one has more data: it stays, and this one is removed.
+    """
     if has_aside(folder):
         _remove(folder)
         return
@@ -262,19 +277,19 @@ def set_aside(folder: Path) -> None:
 
 
 def has_aside(folder: Path) -> bool:
-    """Whether a damaged replica is kept beside this one."""
+    """Return whether a damaged replica is kept beside this one."""
     return _aside_of(folder).exists()
 
 
 def drop_aside(folder: Path) -> None:
-    """Another has all that a damaged replica held, or its room is needed."""
+    """Remove a damaged replica kept aside: another replica has all of its data, or its space is needed."""
     aside = _aside_of(folder)
     shutil.rmtree(aside, ignore_errors=True)
-    if aside.exists():  # what the disk cannot remove must not stand in the way of the next one
+    if aside.exists():  # files that the disk cannot remove must not block the next folder of this name
         try:
             _remove(aside)
         except (OSError, HeadraceError) as error:
-            log.warning("what is left of a damaged replica could not be removed", folder=str(aside), error=str(error))
+            log.warning("the rest of a damaged replica could not be removed", folder=str(aside), error=str(error))
 
 
 def _aside_of(folder: Path) -> Path:
@@ -282,14 +297,14 @@ def _aside_of(folder: Path) -> Path:
 
 
 def listed(folder: Path) -> set[ContainerId]:
-    """The containers that have a replica in `folder`."""
+    """Return the containers that have a replica in `folder`."""
     if not folder.exists():
         return set()
     return {ContainerId(int(each.name)) for each in listing(folder) if each.name.isdecimal()}
 
 
 def sweep(folder: Path) -> None:
-    """At a start: end the removals among the replicas in `folder` that a crash cut short."""
+    """At a start, complete the removals in `folder` that a crash interrupted."""
     if folder.exists():
         for aside in listing(folder):
             if aside.name.endswith(_REMOVED):

@@ -1,11 +1,11 @@
-"""What a start makes of a replica's folder: it is opened as it is, goes on as another incarnation, or begins anew (14).
+"""How a replica's folder is opened at a start: as it is, as another incarnation, or replaced by an empty replica (14).
 
-    its log opens                          the replica that it was
-    its log ends before what was synced    keeps the rest, as another incarnation: it may be all that there is
-    its log is damaged                     where others are in sync, by the record, another replica begins, empty; the
-                                           damaged one is kept beside it until another leads. Else it is an error
+    its log opens                          the same replica as before
+    its log ends before what was synced    keeps the rest, as another incarnation: it may be the only copy
+    its log is damaged                     if the record has others in sync, an empty replica replaces it, and the
+                                           damaged one is kept beside it until another leads; otherwise an error
 
-Everything here blocks.
+All functions here block.
 """
 
 from dataclasses import replace
@@ -24,7 +24,10 @@ log = structlog.get_logger()
 
 
 class Opened(NamedTuple):
-    """`log`: its options are those that it was kept with. `aside`: a damaged replica is kept beside it."""
+    """An opened replica.
+
+    `log`: its options are those with which the log was last kept. `aside`: a damaged replica is kept beside it.
+    """
 
     state: ReplicaFile
     log: ContainerLog
@@ -34,10 +37,11 @@ class Opened(NamedTuple):
 def open_folder(
     container: ContainerId, folder: Path, options: LogOptions, *, replaceable: bool, unmarked: str = ""
 ) -> Opened:
-    """The replica in `folder`, or an empty one. `replaceable`: others have the data. `unmarked`: see
-    replica_folder.prepare.
+    """Open the replica in `folder`, or create an empty one.
 
-    Raises CorruptLog where it is damaged and not replaceable, StorageFull, SyncFailed.
+    `replaceable`: others have the data. `unmarked`: see replica_folder.prepare.
+
+    Raises CorruptLog if the replica is damaged and not replaceable, StorageFull, SyncFailed.
     """
     try:
         state = _state(folder, options, unmarked=unmarked)
@@ -58,7 +62,7 @@ def open_folder(
     replica_folder.set_aside(folder)
     try:
         return open_empty(folder, options)
-    except OutOfDescriptors:  # what is kept beside takes none
+    except OutOfDescriptors:  # removing the replica kept aside would not free descriptors
         raise
     except StorageFull:
         replica_folder.drop_aside(folder)
@@ -66,18 +70,24 @@ def open_folder(
 
 
 def open_empty(folder: Path, options: LogOptions) -> Opened:
-    """Another replica in `folder`, where there is none. Raises StorageFull."""
+    """Create an empty replica in `folder`, where there is none. Raises StorageFull."""
     state = _state(folder, options)
     return Opened(state, ContainerLog.open(folder, _as_kept(state, options)), replica_folder.has_aside(folder))
 
 
 def _as_kept(state: ReplicaFile, options: LogOptions) -> LogOptions:
-    """What was not synced is synced only once it has been noted up to where it goes (LocalReplica.set_durability)."""
+    """Return the options with which to open the log.
+
+    An unsynced log is not synced before its end is recorded (LocalReplica.set_durability).
+    """
     return replace(options, fsync=options.fsync and not state.boot)
 
 
 def _state(folder: Path, options: LogOptions, *, unmarked: str = "") -> ReplicaFile:
-    """What counts is whether the replica was synced, which may be other than how it is to be kept."""
+    """Return the state of the replica in `folder`, or of a new one.
+
+    What matters is whether the replica was synced so far, which may differ from `options`.
+    """
     state = replica_folder.prepare(folder, unmarked=unmarked)
     if state.unsynced:
         log.warning("a sync failed here before: all is written and synced again", folder=str(folder))

@@ -1,10 +1,10 @@
-"""The roles of one replica of this node, as its container's record gives them: it is opened, leads, or follows.
+"""The roles of one replica of this node, as its container's record assigns them: it is opened, leads, or follows.
 
-A leader that starts again takes a new epoch by compare and set before it writes: what it had not synced may be on its
+A leader that restarts takes a new epoch by compare-and-set before it writes: what it had not synced may be on its
 followers, and no epoch is written in twice.
 
-Knows one replica at a time, and nothing of when records change or who is to hear of it (replicas.py). A record that
-asks for what this replica must not do is refused with a KafkaError that says why.
+Handles one replica at a time. It does not know when records change or which parts are notified (replicas.py). A record
+that asks for what this replica must not do is refused with a KafkaError that says why.
 """
 
 import uuid
@@ -31,9 +31,9 @@ from headrace.store.records import ContainerRecord, NodeRecord
 
 
 async def open_replica(env: Environment, record: ContainerRecord, events: ReplicaEvents) -> LocalReplica:
-    """This node's replica of the record's container, with no role yet; it reports to `events`.
+    """Open this node's replica of the record's container, without a role; it reports to `events`.
 
-    Raises CorruptLog where it is damaged and no other is in sync.
+    Raises CorruptLog if the replica is damaged and no other is in sync.
     """
     others = {node for node, _ in record.in_sync} - {env.node_id}
     return await LocalReplica.open(
@@ -53,10 +53,10 @@ async def open_replica(env: Environment, record: ContainerRecord, events: Replic
 
 
 async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica) -> Leader | None:
-    """The leader that the replica becomes now, as the record says.
+    """Make the replica the leader that the record names; return the new leader.
 
-    None: it leads already, another epoch had to be taken first, or the record has changed meanwhile; when the record
-    changes, all is looked at again.
+    Returns None if it leads already, if a new epoch had to be taken first, or if the record has changed meanwhile; the
+    changed record is then handled in the next round.
     """
     if replica.leader is not None and replica.leader.epoch == record.epoch and not replica.leader.lost:
         return None
@@ -64,7 +64,7 @@ async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica)
         await replica.stop()
     own = (env.node_id, uuid.UUID(replica.incarnation))
     if own not in record.in_sync:
-        # Invariants 5, 14: what this replica lost or never had may be committed elsewhere.
+        # Invariants 5, 14: frames that this replica lost or never had may be committed elsewhere.
         await replica.stop()
         raise KafkaError(Code.REPLICA_NOT_AVAILABLE, "this replica is not in the in-sync set, and cannot lead")
     if record.epoch <= replica.led or record.epoch < replica.seen:
@@ -72,7 +72,7 @@ async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica)
         await _claim(env, record, replica)
         return None
     if env.view.containers.get(record.container_id) is not record:
-        return None  # it has changed while we waited; the next round sees to it
+        return None  # the record has changed meanwhile; the next round handles it
     return await replica.lead(
         epoch=record.epoch,
         in_sync=members(record),
@@ -85,9 +85,9 @@ async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica)
 
 
 async def _claim(env: Environment, record: ContainerRecord, replica: LocalReplica) -> None:
-    """Take an epoch that nobody has written in."""
+    """Take an epoch in which no node has written."""
     if env.view.containers.get(record.container_id) is not record:
-        return  # it has changed while we waited: with its new version the old record would be put over the new one
+        return  # the record has changed meanwhile: the put would overwrite the new record with the old one
     epoch = Epoch(max(record.epoch, replica.seen, replica.led) + 1)
     wanted = container_records.stamped(structs.replace(record, epoch=epoch), traced=env.view.may(Level.FENCED))
     version = env.view.versions[record.container_id]

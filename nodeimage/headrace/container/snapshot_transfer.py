@@ -1,14 +1,14 @@
-"""The catalog's snapshot on its way from the leader to a follower, on the stream on which the frames come after it.
+"""The transfer of a catalog snapshot from the leader to a follower, on the connection on which the frames follow it.
 
-    Following{snapshot_position, snapshot_bytes}     what is going to come
-    SnapshotPiece{last: false} + bytes               in order; without bytes it only says that the leader lives
-    SnapshotPiece{last: true, crc} + bytes           the end, with the CRC-32C of all
+    Following{snapshot_position, snapshot_bytes}     announces the snapshot
+    SnapshotPiece{last: false} + bytes               in order; without bytes, a heartbeat of the leader
+    SnapshotPiece{last: true, crc} + bytes           the end, with the CRC-32C of the whole snapshot
 
-Neither side has more than some pieces in memory: the leader reads the next one when the socket has taken most of what
-was sent, the follower writes each to a file before it takes the next. Versions at feature level 0 hold all of it in
-memory, send it at once without a sum, and take what is sent here as theirs.
+Neither side holds more than a few pieces in memory: the leader reads the next piece when the socket has taken most of
+what was sent, and the follower writes each piece to a file before it takes the next. Versions at feature level 0 hold
+the whole snapshot in memory and send it at once without a checksum; they accept what is sent here as their own format.
 
-Knows nothing of the tables: the file is read and written by what the node gives (NodeCatalog).
+Knows nothing of the tables: the node provides the objects that read and write the file (NodeCatalog).
 """
 
 import asyncio
@@ -22,16 +22,18 @@ from headrace.base.ids import Position
 from headrace.peer.messages import SnapshotPiece
 
 PIECE_BYTES: Final = 256 * 1024
-"""A follower asks anew where no message has come for 2 s: so much comes in time over 1 Mbit/s."""
+"""Bytes in one message. A follower asks again after 2 s without a message; a piece of this size arrives in less than
+that at 1 Mbit/s."""
 STALLED_S: Final = 30.0
-"""A follower that takes nothing for so long is let go; it asks again if it lives."""
+"""Seconds after which a follower that takes no data is disconnected; it asks again if it is alive."""
 LOW_BYTES: Final = 1024 * 1024
+"""Bytes received and not yet taken for writing, below which a paused connection is read again."""
 HIGH_BYTES: Final = 4 * 1024 * 1024
-"""Received and not in the file yet: above, the connection is not read."""
+"""Bytes received and not yet taken for writing, above which the connection is no longer read."""
 
 
 class OutgoingSnapshot(Protocol):
-    """A snapshot that a follower is sent. Held open, and the log behind it kept, until it is closed."""
+    """A snapshot to send to a follower. It stays open, and the log from its position on is kept, until it is closed."""
 
     @property
     def position(self) -> Position: ...
@@ -43,43 +45,45 @@ class OutgoingSnapshot(Protocol):
     def crc(self) -> int: ...
 
     async def read(self, at: int, length: int) -> bytes:
-        """The bytes from `at` on, at the pace at which snapshots may be sent. Raises HeadraceError, OSError."""
+        """Return the bytes from `at` on, at the rate at which snapshots may be sent. Raises HeadraceError, OSError."""
 
     def damaged(self) -> None:
-        """The bytes are not those of which `crc` is the sum."""
+        """The bytes read do not match `crc`."""
 
     def sent(self) -> None:
-        """Nothing more is read."""
+        """All bytes have been read."""
 
     def close(self) -> None:
-        """The follower has gone, or has caught up with the log. May be called again."""
+        """The follower has gone, or has caught up with the log. May be called repeatedly."""
 
 
 class IncomingSnapshot(Protocol):
     """A snapshot that is being received."""
 
     async def write(self, piece: memoryview, /) -> None:
-        """Raises HeadraceError for too many bytes, StorageFull, OSError."""
+        """Write the next piece. Raises HeadraceError for too many bytes, StorageFull, OSError."""
 
     async def check(self, crc: int | None, /) -> None:
-        """All has come, and its sum is this one, if that is known. Raises HeadraceError, StorageFull, OSError."""
+        """Check that the snapshot is complete and matches `crc`, if given. Raises HeadraceError, StorageFull, OSError.
+        """
 
     async def install(self) -> None:
-        """Take it over. Raises HeadraceError, StorageFull, OSError; all is as it was then."""
+        """Replace the tables with the snapshot. Raises HeadraceError, StorageFull, OSError; the tables are then
+        unchanged."""
 
     def close(self) -> None:
-        """Whatever has come of it: nothing is left behind."""
+        """Remove what remains of the transfer, whatever its outcome."""
 
 
 Snapshot = Callable[[Position], Awaitable[OutgoingSnapshot]]
-"""The catalog's newest snapshot that is not older than a position, to be closed by whoever asks."""
+"""Returns the catalog's newest snapshot that is not older than a position; the caller closes it."""
 
 Receive = Callable[[Position, int], Awaitable[IncomingSnapshot]]
-"""Begins to receive a snapshot of a position, of so many bytes. Raises StorageFull, HeadraceError, OSError."""
+"""Begins to receive a snapshot of a given position and size in bytes. Raises StorageFull, HeadraceError, OSError."""
 
 
 class Session(Protocol):
-    """What a snapshot is sent on (peer.session)."""
+    """The connection on which a snapshot is sent (peer.session)."""
 
     def send(self, message: SnapshotPiece, buffers: list[bytes]) -> None: ...
 
@@ -87,8 +91,11 @@ class Session(Protocol):
 
 
 async def send(snapshot: OutgoingSnapshot, session: Session) -> None:
-    """Send all of it. Raises TimeoutError where the follower stands still, HeadraceError where it has gone, or where
-    the file is not what it was: then the end is never sent."""
+    """Send the whole snapshot.
+
+    Raises TimeoutError if the follower stalls, HeadraceError if it has gone or the file has changed: the end is then
+    never sent.
+    """
     at = crc = 0
     while at < snapshot.size:
         piece = await snapshot.read(at, min(PIECE_BYTES, snapshot.size - at))
@@ -105,7 +112,7 @@ async def send(snapshot: OutgoingSnapshot, session: Session) -> None:
 
 
 async def receive(incoming: IncomingSnapshot, next_message: Callable[[], Awaitable[tuple[object, memoryview]]]) -> None:
-    """Receive all of it, and check it. Raises as `next_message` and `incoming`."""
+    """Receive the whole snapshot and check it. Raises what `next_message` and `incoming` raise."""
     while True:
         message, payload = await next_message()
         if not isinstance(message, SnapshotPiece):

@@ -1,13 +1,13 @@
-"""The sync cycle of one replica's log, whoever leads: pending frames are written and synced by its writer.
+"""The sync cycle of one replica's log, whatever the replica's role: its writer writes and syncs pending frames.
 
-Frames that arrive while a job runs form the next one: group commit without a timer. One job at a time, as a rule; where
-the disk takes longer than `beside_s` for it, the next one begins beside it, if both are single writes (writer.py says
-what holds then): frames that came just after a job began would else wait for two syncs. The owner, which is the
-leader's or the follower's half, hears of each job when it starts and when it is on disk, both in order. The cycle
-outlives a change of owner, so that a replica that is promoted goes on with the log that it has.
+Frames that arrive while a job runs form the next job: group commit without a timer. As a rule one job runs at a time.
+If the disk takes longer than `beside_s` for a job, the next one starts beside it, provided both are single writes
+(writer.py states the invariants): otherwise, frames that arrive just after a job has begun would wait for two syncs.
+The owner, which is the leader half or the follower half, is notified of each job when it starts and when it is on disk,
+both in order. The cycle outlives a change of owner, so a replica that is promoted continues with its log.
 
-Also responsible for room: the next chunk is preallocated in a thread before the open one is full. All methods belong to
-the loop thread, unless marked [blocking].
+Also responsible for room: the next chunk is preallocated in a thread before the open one is full. All methods run on
+the loop's thread, unless marked [blocking].
 """
 
 import asyncio
@@ -28,26 +28,28 @@ from headrace.log.container_log import Beside, ContainerLog, WriteJob
 log = structlog.get_logger()
 
 RETRY_FULL_S = 1.0
-"""How long appends are refused after a full disk before the disk is asked again."""
+"""Seconds for which appends are refused after the disk was found full, before it is checked again."""
 RETRY_JOB_S: Final = 0.2
-"""Until a job is written again that no file could be opened for."""
+"""Seconds before a job is written again for which no file could be opened."""
 LOOK_S: Final = 0.001
-"""Until it is looked again whether a job goes beside another, where nothing comes meanwhile: the loop's timers are not
-finer."""
+"""Shortest delay, in seconds, of the check whether a job can start beside another: the loop's timers are not finer."""
 RETRY_BESIDE_S: Final = 1.0
-"""Until the file is opened once more for that, where it could not be."""
+"""Seconds before the second open file for jobs beside another is opened again after a failure."""
 HANGS_S = 5.0
-"""A job that has not got on for so long: the disk hangs, and may never say so by an error."""
+"""Seconds without progress of a job after which the disk counts as hanging; it may never report an error."""
 
 
 class Room(Protocol):
-    """The node's disk quota: may `length` more bytes be preallocated?"""
+    """The node's disk quota."""
 
     def check(self, length: int, *, from_reserve: bool = False) -> None:
-        """Raise `StorageFull` if not. `from_reserve`: for frames without which no room can be made."""
+        """Raise `StorageFull` if `length` more bytes may not be preallocated.
+
+        `from_reserve`: for frames that are needed to free space.
+        """
 
     def lacked(self) -> None:
-        """There was none, although `check` had seen some."""
+        """The disk was full although `check` had allowed the allocation."""
 
 
 class Owner(Protocol):
@@ -83,25 +85,25 @@ class SyncCycle:
         self._loop = asyncio.get_running_loop()
         self._begun = 0
         self._done = 0
-        """Jobs that have ever begun, and that are on the disk; between them, those under way."""
+        """Numbers of the jobs that have begun, and of those that are on disk; the difference is in progress."""
         self._begun_at = 0.0
-        """When the last one began."""
-        self._next: asyncio.TimerHandle | None = None
-        """When it is time for a job beside it."""
+        """When the last job began (time.monotonic)."""
+        self._beside_timer: asyncio.TimerHandle | None = None
+        """The timer for the next check whether a job can start beside the one in progress."""
         self._opening_beside = False
-        self._beside_from = 0.0
-        """Not before then is the file opened for that."""
-        self._waited_s = 0.0
-        """Since the job under way last got on."""
+        self._beside_retry_at = 0.0
+        """Earliest loop time at which to open the second file again."""
+        self._stalled_s = 0.0
+        """Seconds since the job in progress last made progress."""
         self._put_off = False
-        """The job under way waits for descriptors."""
+        """The job in progress is waiting for descriptors."""
         self._written = container_log.written
         self._due = False
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._jobs_over: deque[tuple[int, asyncio.Future[None]]] = deque()
-        """Who waits until so many jobs are on the disk."""
+        """Futures to complete once the given number of jobs is on disk."""
         self._making_spare: asyncio.Future[None] | None = None
         self._full_until = 0.0
         self._writer = Writer(log=container_log, pool=pool, done=self._job_done)
@@ -109,11 +111,11 @@ class SyncCycle:
 
     @property
     def owner(self) -> Owner | None:
-        """Who hears of jobs."""
+        """The half that is notified of jobs."""
         return self._owner
 
     def hand_to(self, owner: Owner | None) -> None:
-        """Have `owner` hear of jobs from now on; None: nobody."""
+        """Notify `owner` of jobs from now on; None: nobody."""
         self._owner = owner
 
     # --- writing
@@ -136,18 +138,18 @@ class SyncCycle:
         if job is None:
             return
         if not self._under_way:
-            self._waited_s = 0.0
+            self._stalled_s = 0.0
         self._begun += 1
         self._begun_at = time.monotonic()
         self._idle.clear()
         try:
             if self._owner is not None:
                 self._owner.cycle_starts(job)
-        finally:  # whatever that comes to: without it nothing more would be written
+        finally:  # even if the owner failed: without this call nothing more would be written
             self._writer.submit(job)
 
     def _job_done(self, job: WriteJob, error: Exception | None) -> None:
-        if isinstance(error, OutOfDescriptors):  # nothing is half written; what waits is neither counted nor answered
+        if isinstance(error, OutOfDescriptors):  # nothing was written; the job is neither counted nor acknowledged
             if not self._put_off:
                 log.warning("writing the log waits for file descriptors", container=self.id, reason=str(error))
             self._put_off = True
@@ -157,7 +159,7 @@ class SyncCycle:
             log.info("writing the log goes on", container=self.id)
         self._put_off = False
         if error is not None:
-            # Invariant 13: after a failed write or sync nobody knows what the disk holds. Only a fresh start does.
+            # Invariant 13: after a failed write or sync, only a restart can find out what the disk holds.
             self._fatal(f"container {self.id}: writing the log failed: {error!r}")
             return
         self.log.options.times.sync.observe(job.took)
@@ -177,14 +179,14 @@ class SyncCycle:
     # --- a job beside the one under way
 
     def _goes_beside(self) -> bool:
-        """Whether what is pending is to be written now; else that is looked at again in time."""
+        """Return whether to write the pending frames now; if not yet, schedule another check."""
         options = self.log.options
         if not options.fsync or not self._writer.takes_another or not self.log.pends_one_write:
             return False
         wait = self._begun_at + options.beside_s - time.monotonic()
         if wait > 0:
-            if self._next is None:
-                self._next = self._loop.call_later(max(wait, LOOK_S), self._look_again)
+            if self._beside_timer is None:
+                self._beside_timer = self._loop.call_later(max(wait, LOOK_S), self._look_again)
             return False
         if not self.log.can_write_beside:
             self._open_beside()
@@ -192,12 +194,12 @@ class SyncCycle:
         return True
 
     def _look_again(self) -> None:
-        self._next = None
+        self._beside_timer = None
         if not self._due:
             self._cycle()
 
     def _open_beside(self) -> None:
-        if self._opening_beside or self._loop.time() < self._beside_from:
+        if self._opening_beside or self._loop.time() < self._beside_retry_at:
             return
         self._opening_beside = True
         opened = self._loop.run_in_executor(self._executor, self.log.open_beside)
@@ -209,34 +211,35 @@ class SyncCycle:
             return
         if opened.exception() is None:
             self.log.take_beside(opened.result())
-        if not self.log.can_write_beside:  # no descriptor, or a new chunk by now: one job at a time is right too
-            self._beside_from = self._loop.time() + RETRY_BESIDE_S
+        if not self.log.can_write_beside:  # no descriptor, or a new chunk: one job at a time is correct too
+            self._beside_retry_at = self._loop.time() + RETRY_BESIDE_S
         self._look_again()
 
     def tick(self, seconds: float) -> None:
-        """The loop has gone on for `seconds`. Only these count: while the process stood still, so did the writer."""
-        self._waited_s += seconds
+        """The loop has run for `seconds`. Time during which the process was suspended does not count: the writer was
+        too."""
+        self._stalled_s += seconds
         if self._written != self.log.written:
             self._written = self.log.written
-            self._waited_s = 0.0
+            self._stalled_s = 0.0
 
     @property
     def is_stuck(self) -> bool:
-        """A job is under way that has not got on for `HANGS_S`."""
-        return self._under_way > 0 and self._waited_s >= HANGS_S
+        """A job in progress has made no progress for `HANGS_S`."""
+        return self._under_way > 0 and self._stalled_s >= HANGS_S
 
     @property
     def is_busy(self) -> bool:
-        """Something is being written, or is to be."""
+        """Frames are being written, or are pending."""
         return self._under_way > 0 or self._due or self.log.pending_bytes > 0
 
     @property
     def is_closed(self) -> bool:
-        """It writes nothing more."""
+        """Nothing more is written."""
         return self._closed
 
     async def jobs_under_way(self) -> None:
-        """Return when all jobs that have begun are done. Later ones are not waited for."""
+        """Return when all jobs that have begun are done. Does not wait for later ones."""
         if self._under_way:
             over: asyncio.Future[None] = self._loop.create_future()
             self._jobs_over.append((self._begun, over))
@@ -252,10 +255,10 @@ class SyncCycle:
         """Write and sync what is pending, and close the files."""
         await self.flush()
         was_closed, self._closed = self._closed, True
-        if self._next is not None:
-            self._next.cancel()
+        if self._beside_timer is not None:
+            self._beside_timer.cancel()
         await self._writer.close()
-        if not was_closed:  # else the log may have been cut, and a mark would tell of what was there before
+        if not was_closed:  # otherwise the log may have been cut, and a mark would claim frames that were cut
             await self._loop.run_in_executor(self._executor, self.log.mark_synced)
         await self._loop.run_in_executor(self._executor, self.log.close)
 
@@ -266,7 +269,10 @@ class SyncCycle:
         await asyncio.shield(self.spare())
 
     def spare(self, *, from_reserve: bool = False) -> asyncio.Future[None]:
-        """The preparation of the next chunk, begun now if none is under way."""
+        """Return the preparation of the next chunk; begin it if none is in progress.
+
+        `from_reserve`: see Room.check.
+        """
         if self._making_spare is None or self._making_spare.done():
             future: asyncio.Future[None] = self._loop.create_future()
             future.add_done_callback(lambda done: done.cancelled() or done.exception())

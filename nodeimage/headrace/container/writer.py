@@ -1,24 +1,24 @@
-"""How one container's log is written, a sync cycle at a time (DESIGN section 4, write path).
+"""How one container's log is written, one sync cycle at a time (DESIGN section 4, write path).
 
 The loop hands over a job with `submit`; `done(job, error)` is called back on the loop. A job is everything that was
-pending, so one `fdatasync` covers the messages of thousands of topics. Most jobs are one write to a file that is open,
-and go to the native threads of the pool (writer_pool.py), where there are any. What such a write does not do for lack
-of something - the kernel cannot sync what it writes, or wrote less than all - is done once more, as a whole, by
-the log's own `write_job` in a thread of Python, which does all other jobs as well. An error of the disk is told as it
-is.
+pending, so one `fdatasync` covers the messages of thousands of topics. Most jobs are a single write to an open file,
+and go to the native threads of the pool (writer_pool.py) if there are any. If such a write is incomplete - the kernel
+cannot sync what it writes, or wrote less than the whole - the entire job is repeated by the log's own `write_job` in a
+Python thread, which also runs all other jobs. A disk error is reported unchanged.
 
-Two single writes may be under way at a time, and the second may be on the disk first. The owner says when
-(sync_cycle.py); what holds whenever it does stands here:
+Two single writes may be in progress at a time, and the second may reach the disk first. The owner decides when to start
+the second (sync_cycle.py). These invariants hold whenever it does:
 
-- Jobs are told in the order in which they came: one that is on the disk waits for the one before it (invariant 1).
-  Until then the log counts it neither as written nor as synced, so no mark and no reader gets past a hole.
-- After an error nothing more is told, whatever else reached the disk (invariant 13).
-- What takes more than one call has the log to itself: it begins when nothing is under way, and nothing goes beside it.
-- Each of the two writes by an open file of its own. The kernel tells a failed write-back once to each open file that
-  syncs: of two writes by one, either could be told of the other's failure, and that other one of success.
+- Jobs are reported in the order of submission: a job that is on disk waits for the one before it (invariant 1). Until
+  then the log counts it neither as written nor as synced, so no mark and no reader passes a hole.
+- After an error nothing more is reported, whatever else has reached the disk (invariant 13).
+- A job that takes more than one call has the log to itself: it begins when nothing is in progress, and nothing starts
+  beside it.
+- Each of the two writes uses an open file of its own. The kernel reports a failed write-back once to each open file
+  that syncs: if both writes shared a file, one could be told of the other's failure, and the other one of success.
 
-Once in a while the log keeps how far it is synced: in a thread, not beside `write_job`, but beside a write, which
-counts as written only afterwards.
+From time to time the log records how far it is synced: in a thread, never beside `write_job`, but possibly beside a
+single write, which counts as written only afterwards.
 """
 
 import asyncio
@@ -34,25 +34,26 @@ from headrace.container.writer_pool import Pool
 from headrace.log.container_log import ContainerLog, WriteJob
 
 _CANNOT: Final = frozenset({-errno.EOPNOTSUPP, -errno.ENOSYS})
+"""Results of a native write that mean that the kernel cannot sync while it writes."""
 
 
 class _State(Enum):
-    """Where a job stands."""
+    """The state of a job."""
 
     WRITES = auto()
-    """A native thread has it."""
+    """A native thread is writing it."""
     WRITTEN = auto()
     """It is on the disk."""
     WAITS = auto()
-    """It takes a thread of Python, and the log to itself."""
+    """It waits for a Python thread, and to have the log to itself."""
     IN_THREAD = auto()
-    """It has both."""
+    """A Python thread is writing it."""
     PUT_OFF = auto()
-    """It was told that it is to be written again later."""
+    """It ran out of descriptors and was reported so; `write_again` will restart it."""
 
 
-class _UnderWay:
-    """A job that was submitted and is not told yet."""
+class _PendingJob:
+    """A job that was submitted and is not reported yet."""
 
     __slots__ = ("beside", "job", "seconds", "state", "writer")
 
@@ -60,7 +61,7 @@ class _UnderWay:
         self.writer = writer
         self.job = job
         self.beside = beside
-        """Which of the log's two open files it writes by."""
+        """Which of the log's two open files it writes with."""
         self.state = _State.WAITS
         self.seconds = 0.0
 
@@ -75,55 +76,55 @@ class _UnderWay:
 
 
 class Writer:
-    """Runs write jobs in order. The loop thread's own."""
+    """Runs write jobs in order. Used only on the loop's thread."""
 
     def __init__(self, *, log: ContainerLog, pool: Pool, done: Callable[[WriteJob, Exception | None], None]) -> None:
         self._log = log
         self._pool = pool
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._jobs: deque[_UnderWay] = deque()
-        """In order; two at most."""
+        self._jobs: deque[_PendingJob] = deque()
+        """In order; at most two."""
         self._failed = False
         self._in_thread = False
-        """A thread of Python has the log in hand: `write_job`, or `mark_synced`."""
+        """A Python thread is using the log, in `write_job` or `mark_synced`."""
         self._marks: asyncio.TimerHandle | None = None
-        self._rests: asyncio.Future[None] | None = None
-        """Once it is to be closed: done when nothing is under way."""
+        self._closing: asyncio.Future[None] | None = None
+        """Set when closing: completes when nothing is in progress."""
 
     @property
     def takes_another(self) -> bool:
-        """Whether a job that is a single write may go beside the one under way."""
+        """Whether a single-write job may start beside the one in progress."""
         return len(self._jobs) == 1 and self._jobs[0].state is _State.WRITES and not self._failed
 
     def submit(self, job: WriteJob) -> None:
-        """Write and sync `job`. Nothing is under way, or `takes_another`."""
+        """Write and sync `job`. Requires that nothing is in progress, or `takes_another`."""
         assert not self._jobs or self.takes_another, "two jobs at a time, single writes both"
-        under_way = _UnderWay(self, job, beside=bool(self._jobs) and not self._jobs[0].beside)
+        under_way = _PendingJob(self, job, beside=bool(self._jobs) and not self._jobs[0].beside)
         self._jobs.append(under_way)
         write = self._log.direct_write(job, beside=under_way.beside) if self._pool.is_native else None
         if write is None:
-            self._go_on()
+            self._advance()
         else:
             under_way.state = _State.WRITES
             self._pool.write(write, under_way.written)
 
     def write_again(self) -> None:
-        """Write the job of which `OutOfDescriptors` was told."""
+        """Write the job again that was reported with `OutOfDescriptors`."""
         self._jobs[0].state = _State.WAITS
-        self._go_on()
+        self._advance()
 
     async def close(self) -> None:
-        """Let what is under way finish. Nothing is submitted any more, and no thread has the log in hand afterwards."""
-        if self._rests is None:
-            self._rests = self._loop.create_future()
+        """Let jobs in progress finish. Nothing may be submitted any longer, and no thread uses the log afterwards."""
+        if self._closing is None:
+            self._closing = self._loop.create_future()
             if self._marks is not None:
                 self._marks.cancel()
-            self._go_on()
-        await asyncio.shield(self._rests)
+            self._advance()
+        await asyncio.shield(self._closing)
 
-    def write_ended(self, under_way: _UnderWay, result: int) -> None:
-        """What a native thread has come to."""
+    def write_ended(self, under_way: _PendingJob, result: int) -> None:
+        """A native thread has finished; `result` is the number of bytes written, or an errno below 0."""
         if result == under_way.job.nbytes:
             under_way.state = _State.WRITTEN
         elif result >= 0 or result in _CANNOT:
@@ -131,50 +132,50 @@ class Writer:
         else:
             self._fail(under_way, OSError(-result, os.strerror(-result)))
             return
-        self._go_on()
+        self._advance()
 
-    def job_ended(self, under_way: _UnderWay, error: Exception | None) -> None:
-        """What a thread of Python has come to."""
+    def job_ended(self, under_way: _PendingJob, error: Exception | None) -> None:
+        """A Python thread has finished a job."""
         self._in_thread = False
         if error is None:
-            self._tell(under_way)
+            self._report(under_way)
         elif isinstance(error, OutOfDescriptors):
             under_way.state = _State.PUT_OFF
             try:
                 self._done(under_way.job, error)
             finally:
-                self._go_on()
+                self._advance()
         else:
             self._fail(under_way, error)
 
-    def _fail(self, under_way: _UnderWay, error: Exception) -> None:
+    def _fail(self, under_way: _PendingJob, error: Exception) -> None:
         self._jobs.remove(under_way)
-        was_told, self._failed = self._failed, True
+        was_reported, self._failed = self._failed, True
         try:
-            if not was_told:
+            if not was_reported:
                 self._done(under_way.job, error)
         finally:
-            self._go_on()
+            self._advance()
 
-    def _tell(self, under_way: _UnderWay) -> None:
-        """The first job is on the disk."""
+    def _report(self, under_way: _PendingJob) -> None:
+        """The first job is on disk: report it."""
         self._jobs.popleft()
         try:
             self._done(under_way.job, None)
         finally:
-            self._go_on()
+            self._advance()
 
-    def _go_on(self) -> None:
-        """Something has ended, or is to begin; what is to follow by itself?"""
+    def _advance(self) -> None:
+        """Take the next step after a job has ended or was submitted."""
         first = self._jobs[0] if self._jobs else None
         if first is not None and self._failed:
             if first.state is not _State.WRITES:
-                self._jobs.popleft()  # nobody hears of it
-                self._go_on()
+                self._jobs.popleft()  # not reported
+                self._advance()
                 return
         elif first is not None and first.state is _State.WRITTEN:
             self._log.written_directly(first.job, first.seconds)
-            self._tell(first)
+            self._report(first)
             return
         elif first is not None and first.state is _State.WAITS:
             if not self._in_thread and all(each.state is not _State.WRITES for each in self._jobs):
@@ -182,20 +183,20 @@ class Writer:
                 self._in_thread = True
                 self._pool.write_job(self._log, first.job, first.job_written)
             return
-        if self._rests is not None:
-            if first is None and not self._in_thread and not self._rests.done():
-                self._rests.set_result(None)
+        if self._closing is not None:
+            if first is None and not self._in_thread and not self._closing.done():
+                self._closing.set_result(None)
         elif self._marks is None and not self._in_thread and self._log.wants_mark:
             self._marks = self._loop.call_later(self._log.mark_in_s, self._mark)
 
     def _mark(self) -> None:
         self._marks = None
-        if not self._in_thread:  # else the job there is followed by another look
+        if not self._in_thread:  # otherwise the end of that job schedules the mark again
             self._in_thread = True
             self._pool.mark(self._log, self._marked)
 
     def _marked(self, error: Exception | None) -> None:
         self._in_thread = False
-        self._go_on()
+        self._advance()
         if error is not None:
-            raise error  # nobody expects one, and nothing is lost by it but proof
+            raise error  # unexpected; without the mark only the proof of what is synced is missing

@@ -1,15 +1,15 @@
-"""What writes the logs of one node: a few threads that its containers share, so that one which rests costs none.
+"""The threads that write the logs of one node; its containers share them, so an idle container costs no thread.
 
-Two kinds of threads, of each as many as are needed at a time, up to `THREADS`:
+There are two kinds of threads, each with as many threads as are needed at a time, up to `THREADS`:
 
-- native ones (native/_writer.c), for jobs that are one write to an open file, which nearly all are. They never hold the
-  interpreter's lock, so a write begins when the disk can take it, not when the loop's thread lets go of the lock: on a
-  busy node that wait was more than half of a cycle, and took as much processor time as the write. None of these where
-  the native pieces are not built;
-- threads of Python, for every other job, and for marks of what is synced.
+- native threads (native/_writer.c), for jobs that are a single write to an open file, as nearly all are. They never
+  hold the interpreter's lock, so a write begins when the disk can take it, not when the loop's thread releases the
+  lock: on a busy node that wait was more than half of a cycle, and took as much processor time as the write. There are
+  none if the native code is not built;
+- Python threads, for every other job, and for recording how far a log is synced.
 
-First come, first served; a log has one job under way at most, so no log can crowd out another. The disk is one: where
-it hangs, they all do.
+First come, first served; a log has one job in progress as a rule, two at most, so no log can crowd out another. All
+share one disk: if it hangs, all writes hang.
 """
 
 import asyncio
@@ -27,33 +27,36 @@ from headrace.native import writer
 log = structlog.get_logger()
 
 THREADS: Final = 16
-"""Writes that a disk is given at a time."""
+"""Most writes given to a disk at a time, by each kind of thread."""
 WRITE_CALL = 0
-"""What the native threads call instead of pwritev2, by its address; 0: that. For tests, whose disks fail."""
+"""Address of the function that native threads call instead of pwritev2; 0 for pwritev2 itself. For tests, whose disks
+fail."""
 
 Done = Callable[[Exception | None], None]
+"""Called on the loop with the exception that a call raised, or None."""
 Written = Callable[[int, float], None]
+"""Called on the loop with the number of bytes written, or an errno below 0, and the seconds that the write took."""
 
 
 class Pool(Protocol):
-    """What a `Writer` asks for. Each is done once, and then told on the loop."""
+    """What a `Writer` needs. Each request is carried out once, and its callback is called on the loop."""
 
     @property
     def is_native(self) -> bool:
-        """Whether there is `write`."""
+        """Whether `write` is available."""
 
     def write(self, write: DirectWrite, written: Written) -> None:
-        """Tell the bytes that were written or an errno below 0, and the seconds that it took."""
+        """Write; report the number of bytes written, or an errno below 0, and the seconds that it took."""
 
     def write_job(self, container_log: ContainerLog, job: WriteJob, done: Done) -> None:
-        """Have the log write a job; tell what it raised."""
+        """Have the log write a job; report the exception raised, or None."""
 
     def mark(self, container_log: ContainerLog, done: Done) -> None:
-        """Have the log keep how far it is synced; tell what it raised."""
+        """Have the log record how far it is synced; report the exception raised, or None."""
 
 
 class WriterPool:
-    """Of one node, made on its loop."""
+    """The pool of one node, created on its loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -64,7 +67,7 @@ class WriterPool:
             self._loop.add_reader(self._native.fileno(), self._take)
 
     def close(self) -> None:
-        """[blocking] Let what is under way finish, and end the threads."""
+        """[blocking] Let writes in progress finish, and end the threads."""
         if self._native is not None:
             self._loop.remove_reader(self._native.fileno())
             self._native.close()
@@ -79,7 +82,7 @@ class WriterPool:
     def write(self, write: DirectWrite, written: Written) -> None:
         """See Pool."""
         assert self._native is not None
-        # The token holds the file: its descriptor stays open, whatever becomes of the log.
+        # The token refers to the file, so the descriptor stays open whatever happens to the log.
         self._native.submit(write.file.fd, write.buffers, write.offset, write.flags, (write, written))
 
     def write_job(self, container_log: ContainerLog, job: WriteJob, done: Done) -> None:
@@ -94,11 +97,11 @@ class WriterPool:
         error: Exception | None = None
         try:
             call()
-        except Exception as failure:  # whatever it is, nobody knows what the disk holds
+        except Exception as failure:  # after any failure the content of the disk is unknown
             error = failure
         try:
             self._loop.call_soon_threadsafe(done, error)
-        except RuntimeError:  # the loop is closed: nobody waits for an answer any more
+        except RuntimeError:  # the loop is closed: nothing waits for the result any longer
             pass
 
     def _take(self) -> None:
@@ -107,5 +110,5 @@ class WriterPool:
         for (_, written), result, seconds in self._native.take():
             try:
                 written(result, seconds)
-            except Exception as error:  # the others are told all the same
-                log.error("what follows a write failed", error=repr(error), exc_info=error)
+            except Exception as error:  # the other writes are still reported
+                log.error("the callback of a write failed", error=repr(error), exc_info=error)

@@ -423,7 +423,7 @@ async def test_a_folder_goes_again_where_its_container_was_made_without_it(three
         await last.prepare(taken)
         assert folder.exists()
     if when == "never seen":  # the store was away all the while
-        last._kept.clear()
+        last._slots.clear()
         deleted = DeletedContainers().and_these([taken])
         await three.nodes[0].store(lambda store: change(store, DELETED_KEY, DeletedContainers, lambda _: deleted))
         await until(lambda: not folder.exists() or None)

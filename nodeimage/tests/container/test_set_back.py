@@ -191,8 +191,8 @@ async def test_a_log_is_not_opened_to_be_looked_at_while_it_is_opened_for_a_role
     made = await changed_once(three)
     await three.led(made)
     replicas = three.nodes[1].replicas
-    kept = replicas._kept[made]
-    replica, kept.replica = kept.replica, None
+    slot = replicas._slots[made]
+    replica, slot.replica = slot.replica, None
     opened: list[object] = []
     look = lost_record.found_replica
 
@@ -201,11 +201,11 @@ async def test_a_log_is_not_opened_to_be_looked_at_while_it_is_opened_for_a_role
         return look(*arguments, **more)
 
     monkeypatch.setattr("headrace.container.replicas.found_replica", looked)
-    async with replicas._making_of(made):
+    async with replicas._folder_lock(made):
         looking = asyncio.create_task(replicas.unrecorded(set(), seen=True))
         await asyncio.sleep(0.05)
         assert not opened
-        kept.replica = replica
+        slot.replica = replica
     await looking
     assert replica is not None
     assert opened == [(replica.log.end, replica.history)]

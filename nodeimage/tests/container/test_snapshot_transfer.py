@@ -211,7 +211,7 @@ async def test_a_full_disk_puts_it_off_and_stops_nothing_else(nodes: WithTables,
     nodes.free[number] = 10_000
     await nodes.begin_empty(2)
     replica = nodes.several.replica(2, CATALOG_ID)
-    await until(lambda: (replica.follower is not None and replica.follower._told_full) or None)
+    await until(lambda: (replica.follower is not None and replica.follower._full_reported) or None)
     await nodes.write(0, "/while-it-is-full", applied_by=(1,))
     assert await nodes.paths(2) == []
     nodes.free[number] = 1 << 40

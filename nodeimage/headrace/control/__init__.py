@@ -1,1 +1,1 @@
-"""Who is leader and where replicas lie: pure decisions, and the loop that carries them out (DESIGN section 3)."""
+"""Which node leads and where replicas are placed: pure decisions, and the loop that applies them (DESIGN section 3)."""

@@ -1,23 +1,24 @@
-"""Which load should move, and where. Pure.
+"""Which load should move, and where to. Pure.
 
-Every few seconds. A node is hot if it carries more than 1.25 of the mean of the nodes, in traffic, requests or disk,
-above a floor below which nobody minds; the cluster's owner may set these numbers (BalanceRecord). Once it has been hot
-for two rounds, one thing is moved:
+Runs every few seconds. A node is hot if it carries more than 1.25 times the mean of the nodes, in traffic, requests or
+disk use, and more than a floor below which a load does not matter; the cluster's owner can set these numbers
+(BalanceRecord). Once a node has been hot for two rounds, one of these is moved:
 
-    a leader       to a member of the in-sync set, where that makes the larger of the two loads smaller
-    partitionlets   the hottest of one container are rolled to a container of the coolest node; data stay where they are
+    a leader       to a member of the in-sync set, if that makes the larger of the two loads smaller
+    partitionlets  the hottest of one container are rolled to a container of the coolest node; existing data stay
 
-A node is cold if it carries less than half of the mean: it has just joined, or come back. Once it has been cold for
-two rounds, a hot node hands a leader over to it; where none can, as it has no replica yet, all that carry more than
-the mean roll some of their partitionlets to it at once, though they have just done so for another cold node. Where
-nothing came of that, as their partitionlets are few and large, or it is still cold when that has had its effect, one of
-them after the other rolls one that makes the two more alike. It comes before what hot nodes could do among each other,
-which would leave them alone for a while, and it with nothing.
+A node is cold if it carries less than half of the mean: it has just joined, or come back. Once it has been cold for two
+rounds, a hot node hands a leader over to it. If none can, because the cold node has no replicas yet, all nodes above
+the mean roll some of their partitionlets to it at once, even if they have just done so for another cold node. If that
+had no effect, because partitionlets are few and large, or if the node is still cold afterwards, one of these nodes at a
+time rolls one partitionlet that makes the two loads more alike. Cold nodes come before moves among hot nodes: such a
+move would leave its nodes alone for a while, and the cold node with nothing.
 
-How much of its writes a container should lose is said here; which partitionlets those are its leader sees. Nodes are
-left alone after a move until that has had its effect, and all moves together keep to a budget a minute; what cold nodes
-get from all has one of its own of as many nodes a minute, so that it need not wait for that. The leaders of closed
-containers, which only serve reads, are spread evenly by number, within a budget of their own.
+This module decides what share of its writes a container should lose; the container's leader chooses the partitionlets.
+After a move its nodes are left alone until the move has taken effect. All moves together have a budget per minute. Cold
+nodes that receive from all others have a separate budget of the same number of nodes per minute, so that they need not
+wait for other moves. The leaders of closed containers, which only serve reads, are spread evenly by number, within a
+third budget.
 """
 
 from collections import Counter, defaultdict
@@ -34,25 +35,32 @@ from headrace.peer.reports import NodeLoad
 from headrace.store.records import BalanceRecord, ContainerRecord
 
 EVERY_S: Final = 3.0
+"""Seconds between two rounds."""
 UNDER_MEAN: Final = 0.5
+"""Part of the mean load below which a node is cold."""
 ROUNDS: Final = 2
-"""In which a node must be hot or cold, one after the other."""
+"""Rounds in a row in which a node must be hot or cold before anything is moved."""
 WARMED: Final = 2
-"""Twice where only some of them could roll, once where all did."""
+"""Value of `Warmth.given` at which a cold node has received enough: a round in which only some nodes could roll counts
+as 1, one in which all could as 2."""
 REST_S: Final = 15.0
-"""After a move its nodes are left alone; rates are over seconds."""
+"""Seconds after a move for which its nodes are left alone; rates are averages over seconds."""
 IN_VAIN_S: Final = 2 * EVERY_S
-"""A cold node that leads nothing that is written to so long after something was to roll to it does not rest longer."""
+"""Seconds after a roll to a cold node after which the node need not rest any longer, if no container that it leads is
+written to."""
 NO_HELP_S: Final = 60.0
-"""A cold node for which nobody could do anything is left alone."""
+"""Seconds for which a cold node is left alone if no other node could help it."""
 CLOSED_PER_ROUND: Final = 2
+"""Most leaders of closed containers moved in a round."""
 CLOSED_PER_MINUTE: Final = 30
+"""Most leaders of closed containers moved in a minute."""
 BETTER: Final = 0.9
-"""A leader moves only if the larger load of the two nodes falls below this part of what it was."""
+"""A move must reduce the larger load of its two nodes to less than this part."""
 ROUNDED: Final = 1.3
-"""Times what a node should get it may get from each of several others: partitionlets are whole."""
+"""Factor by which what each of several nodes rolls to a cold node may exceed its share, because partitionlets are
+indivisible."""
 LEAST_SHARE: Final = 0.02
-"""Of a container's writes; less is not worth a move."""
+"""Smallest part of a container's writes that is worth a move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class Measure:
 
     name: str
     cold: float = float("inf")
-    """If the mean is below so much of the floor, no node is cold."""
+    """No node counts as cold while the mean is below this part of the floor."""
 
 
 TRAFFIC: Final = Measure("traffic", 1 / 8)
@@ -72,56 +80,57 @@ ON: Final = BalanceRecord()
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """What was done for a cold node."""
+    """What has been done for a cold node."""
 
     given: int = 0
-    """How much was rolled to it by all that have more than the mean: `WARMED`, enough."""
+    """How much all nodes above the mean have rolled to it; `WARMED` is enough."""
     at: float = float("-inf")
-    """The last time."""
+    """When that was done last."""
     asked: Set[NodeId] = frozenset()
-    """Who was to roll a large partitionlet to it."""
+    """Nodes that were asked to roll one large partitionlet to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceState:
-    """What a round leaves to the next."""
+    """What one round passes to the next. Times are seconds of the controller's clock."""
 
     at: float = float("-inf")
+    """When the last round ran."""
     ends: Mapping[ContainerId, tuple[int, int]] = field(default_factory=dict)
     """(epoch, end) of each open container that is led."""
     hot: Mapping[NodeId, int] = field(default_factory=dict)
-    """Rounds in a row."""
+    """For each hot node, the number of rounds in a row."""
     cold: Mapping[NodeId, int] = field(default_factory=dict)
-    """Rounds in a row."""
+    """For each cold node, the number of rounds in a row."""
     warmth: Mapping[NodeId, Warmth] = field(default_factory=dict)
-    """Of cold nodes."""
+    """What has been done for each cold node."""
     moves: tuple[float, ...] = ()
-    """When, in the last minute."""
+    """Times of the moves in the last minute."""
     warm_moves: tuple[float, ...] = ()
-    """When all that have more than the mean rolled to a cold node."""
+    """Times at which all nodes above the mean rolled to a cold node, in the last minute."""
     closed_moves: tuple[float, ...] = ()
-    """The same for leaders of closed containers."""
+    """Times at which leaders of closed containers were moved, in the last minute."""
     resting: Mapping[NodeId, float] = field(default_factory=dict)
-    """Until when a node is left alone."""
+    """Until when each node is left alone."""
     warming: Set[NodeId] = frozenset()
-    """Of these, who rolls partitionlets to cold nodes."""
+    """Resting nodes that rest only because they roll partitionlets to cold nodes."""
 
 
 class _Giver(NamedTuple):
-    """A node that may roll partitionlets from its busiest container."""
+    """A node that can roll partitionlets away from its busiest container."""
 
     node: NodeId
     record: ContainerRecord
     target: ContainerRecord
     carried: float
-    """Its container's part of what the node carries."""
+    """The part of the node's load that is due to this container."""
     why: str
 
 
 def balance(
     observed: Observed, state: BalanceState, now: float, policy: BalanceRecord = ON
 ) -> tuple[list[Change], BalanceState]:
-    """The moves of this round, and what the next is to know. Nothing before a round is due, or while it is paused."""
+    """Return the moves of this round, and the state for the next. No moves before a round is due, or while paused."""
     if policy.paused or now - state.at < EVERY_S:
         return [], state
     return _Round(observed, state, now, policy).make()
@@ -185,7 +194,7 @@ class _Round:
         )
 
     def _may_change(self, record: ContainerRecord) -> bool:
-        """Whether who leads a container may be decided here, and is to be."""
+        """Return whether the leader of a container may be changed by this module."""
         return (
             record.leader in self._loads
             and not self._observed.know_better(record.container_id)
@@ -195,7 +204,7 @@ class _Round:
     # --- loads
 
     def _hot(self) -> list[tuple[NodeId, Measure, float]]:
-        """(node, what it has most of, how many times the mean), hottest first; each node once."""
+        """Return (node, its highest measure, its multiple of the mean) for each hot node, hottest first."""
         found: dict[NodeId, tuple[NodeId, Measure, float]] = {}
         for measure in (TRAFFIC, REQUESTS, DISK):
             values = {node: _value(load, measure) for node, load in self._loads.items()}
@@ -208,8 +217,8 @@ class _Round:
         return sorted(found.values(), key=lambda each: (-each[2], each[0]))
 
     def _cold(self) -> list[tuple[NodeId, Measure]]:
-        """(node, what it has little of), each node once; none that has more than the mean of something else, or whose
-        disk is full."""
+        """Return (node, its low measure) for each cold node, without nodes above the mean in the other measure or with
+        a full disk."""
         found: dict[NodeId, Measure] = {}
         busy: set[NodeId] = set()
         for measure in (TRAFFIC, REQUESTS):
@@ -222,7 +231,7 @@ class _Round:
         return [(node, measure) for node, measure in sorted(found.items(), key=lambda each: each[0]) if node in able]
 
     def _floor(self, measure: Measure) -> float:
-        """Below it a node is not hot."""
+        """Return the load below which a node is not hot."""
         policy = self._policy
         floors = {TRAFFIC: policy.traffic_floor, REQUESTS: policy.requests_floor, DISK: policy.disk_floor}
         return float(floors[measure])
@@ -236,7 +245,7 @@ class _Round:
         return ends
 
     def _read_rates(self) -> dict[ContainerId, float]:
-        """Bytes a second that were written to each container since the last round."""
+        """Return the bytes per second that were written to each container since the last round."""
         rates = {}
         for container, (epoch, end) in self._ends.items():
             before = self._state.ends.get(container)
@@ -250,7 +259,7 @@ class _Round:
         return len(self._moves) < self._policy.moves_per_minute and not any(node in self._resting for node in nodes)
 
     def _values(self, node: NodeId, measure: Measure) -> tuple[dict[NodeId, float], float, str]:
-        """(what each node carries, the mean, how this node stands out)."""
+        """Return what each node carries, the mean, and a text that compares `node` with the mean."""
         values = {each: _value(load, measure) for each, load in self._loads.items()}
         mean = _mean(values)
         return values, mean, f"node {node} carries {values[node] / mean:.2f} times the mean {measure.name}"
@@ -284,17 +293,18 @@ class _Round:
             self._resting |= dict.fromkeys((node, candidate), self._now + REST_S)
 
     def _is_in_vain(self, cold: NodeId, warmth: Warmth) -> bool:
-        """Whether nothing has come of what was to roll to a cold node: it is idle as before."""
+        """Return whether rolls to a cold node had no effect: it is still idle."""
         if not warmth.given or self._now - warmth.at < IN_VAIN_S:
             return False
         return not any(self._rates.get(each.container_id) for each in self._led[cold])
 
     def _rests(self, giver: NodeId) -> bool:
-        """Whether it rests from more than what it gave to cold nodes."""
+        """Return whether a node rests for another reason than having rolled to cold nodes."""
         return giver in self._resting and giver not in self._warming
 
     def _givers(self, cold: NodeId, measure: Measure) -> Iterator[tuple[_Giver, float]]:
-        """Who carries more than the mean and can roll to a cold node, the hottest first; and its share of that."""
+        """Return the nodes above the mean that can roll to a cold node, hottest first, each with the load that it
+        should give."""
         values, mean, why = self._values(cold, measure)
         over = sum(value - mean for value in values.values() if value > mean)
         for node, value in sorted(values.items(), key=lambda each: (-each[1], each[0])):
@@ -309,10 +319,10 @@ class _Round:
                 yield _Giver(node, record, target, carried, why), max(share, LEAST_SHARE * carried)
 
     def _warm(self, cold: NodeId, measure: Measure, warmth: Warmth) -> Warmth:
-        """Roll partitionlets to a node that has little, from all that have more than the mean.
+        """Roll partitionlets to a cold node from all nodes above the mean.
 
-        What it lacks of the mean does not change with what they have just given to another, so they need not have
-        rested from that.
+        The cold node's distance from the mean does not depend on what these nodes have just given to another cold node,
+        so they need not have rested from that.
         """
         if len(self._warm_moves) >= self._policy.moves_per_minute:
             return warmth
@@ -333,7 +343,8 @@ class _Round:
         return replace(warmth, given=warmth.given + (1 if missed else WARMED), at=self._now)
 
     def _warm_again(self, cold: NodeId, measure: Measure, warmth: Warmth) -> Warmth:
-        """Roll a partitionlet, a large one if need be, to a node that still has little, from one that was not asked."""
+        """Roll one partitionlet, if necessary a large one, to a node that is still cold, from a node not asked before.
+        """
         values, _, _ = self._values(cold, measure)
         missed = False
         for giver, share in self._givers(cold, measure):
@@ -364,14 +375,15 @@ class _Round:
         if not targets:
             return
         target = min(targets, key=lambda each: (values[each.leader], each.container_id))
-        # The larger of the two loads has to become smaller: else one hot partitionlet carries the heat around.
+        # The larger of the two loads must become smaller: otherwise a hot partitionlet would wander from node to node.
         most = BETTER * values[node] - values[target.leader]
         if self._roll(_Giver(node, record, target, carried, why), (values[node] - mean) / 2, most):
             self._moves.append(self._now)
             self._resting[target.leader] = self._now + REST_S
 
     def _busiest(self, node: NodeId, value: float) -> tuple[ContainerRecord, float] | None:
-        """The open container of a node that is written to most, and its part of what the node carries."""
+        """Return the open container of a node with the highest write rate, and the part of the node's load due to it.
+        """
         led = self._led[node]
         rates = {each.container_id: self._rates.get(each.container_id, 0.0) for each in led}
         if not any(rates.values()):
@@ -380,13 +392,15 @@ class _Round:
         return busiest, value * rates[busiest.container_id] / sum(rates.values())
 
     def _open_of(self, volume: str) -> list[ContainerRecord]:
-        """Those to which partitions may roll: they would leave a full disk again."""
+        """Return the containers to which partitions may roll: not those led by nodes with full disks, which partitions
+        leave."""
         return [each for each in self._opened if each.volume == volume and each.leader not in self._full]
 
     def _roll(self, giver: _Giver, wanted: float, most: float) -> bool:
-        """Have so much of what is written to a container go on in another one, and no more; whether it is worth it."""
+        """Move a part of a container's writes to another container, up to `most`; return whether that is worth a move.
+        """
         share, limit = min(wanted / giver.carried, 1.0), min(most / giver.carried, 1.0)
-        if share < 0.99 * LEAST_SHARE:  # it may be just that, divided and multiplied
+        if share < 0.99 * LEAST_SHARE:  # tolerates rounding of a share that is exactly the least
             return False
         record, target = giver.record, giver.target
         reason = (
@@ -398,7 +412,7 @@ class _Round:
         return True
 
     def _spread_closed(self, closed: Mapping[NodeId, Sequence[ContainerId]], led: Counter[NodeId]) -> None:
-        """Hand over one leader of a closed container, from the node that has most of them to one that has fewer."""
+        """Hand over one leader of a closed container, from a node that leads many of them to one that leads fewer."""
         if len(self._closed_moves) >= CLOSED_PER_MINUTE or not led:
             return
         fewest = min(led[node] for node in self._loads)
@@ -409,7 +423,7 @@ class _Round:
                 if led[node] - fewest <= most:
                     break
                 record = self._observed.containers[container]
-                # Before the candidates are looked at, which takes much longer.
+                # A quick check before the candidates are computed, which takes much longer.
                 if not any(led[node] - led[each] > most for each, _ in record.in_sync if each in self._loads):
                     continue
                 for candidate in self._candidates(record) if self._may_change(record) else ():

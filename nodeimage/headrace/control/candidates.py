@@ -1,8 +1,9 @@
-"""Who may lead a container, and with which in-sync set. Pure.
+"""Which nodes can lead a container, and with which in-sync set. Pure.
 
-Only a member of the in-sync set leads: the node and the incarnation of its replica, as the node itself reports it. The
-set never falls below the minimum: dead members stay in it then, and commits wait for them. So there is no last replica
-standing (KIP-966): one that was left alone in the set, lost what nobody else had, and led the others with what it kept.
+Only a member of the in-sync set can lead: the node together with the incarnation of its replica, as reported by the
+node itself. The set never shrinks below the minimum: dead members then stay in it, and commits wait for them. This
+avoids the "last replica standing" problem (KIP-966): a replica that is left alone in the set, loses data that no other
+replica has, and then leads the others with what remains.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from headrace.store.records import ContainerRecord
 
 
 def is_in_sync(observed: Observed, record: ContainerRecord, node: NodeId) -> bool:
-    """Whether the replica that a node has now is in the in-sync set (invariant 5)."""
+    """Return whether a node's current replica is in the in-sync set (invariant 5)."""
     replica = observed.replica(node, record.container_id)
     return replica is not None and any(
         member == node and str(incarnation) == replica.format for member, incarnation in record.in_sync
@@ -24,7 +25,7 @@ def is_in_sync(observed: Observed, record: ContainerRecord, node: NodeId) -> boo
 
 
 def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bool:
-    """Whether a node's replica is another one than the in-sync set names: it lost what it had (invariant 14)."""
+    """Return whether a node's replica is not the one in the in-sync set: the node lost its data (invariant 14)."""
     replica = observed.replica(node, record.container_id)
     return replica is not None and not any(
         member == node and str(incarnation) == replica.format for member, incarnation in record.in_sync
@@ -32,10 +33,12 @@ def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bo
 
 
 def candidates(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], int], now: float) -> list[NodeId]:
-    """The nodes that can lead, best first: those that reach the store and their disk, stay, serve, have room and are
-    steady, then those that have most.
+    """Return the nodes that can lead, best first.
 
-    Any of them has all that is committed; who has more spares clients to send it again.
+    Nodes that reach the store and their disk, are not leaving, are ready, undamaged and have room, and are steady come
+    first, in this order of importance, then those with the longest log.
+
+    Every candidate has all that is committed; a longer log only spares clients sending records again.
     """
 
     def rank(node: NodeId) -> tuple[bool, bool, bool, bool, bool, bool, bool, bool, int, int, int, int]:
@@ -65,7 +68,7 @@ def candidates(observed: Observed, record: ContainerRecord, led: Callable[[NodeI
 
 
 def hand_over(observed: Observed, record: ContainerRecord, candidate: NodeId, reason: str, now: float) -> PutContainer:
-    """The change that makes `candidate`, one of the candidates, the leader in a new epoch."""
+    """Return the change that makes `candidate`, one of the candidates, the leader in a new epoch."""
 
     def may_have_all(node: NodeId) -> bool:
         return node in record.replicas and node in observed.nodes and not has_another(observed, record, node)
@@ -78,13 +81,12 @@ def hand_over(observed: Observed, record: ContainerRecord, candidate: NodeId, re
     assert is_in_sync(observed, record, candidate), "only a member of the in-sync set may lead"
     pairs = [pair for pair in record.in_sync if pair[0] == candidate and str(pair[1]) == replica.format]
     pairs += [pair for pair in record.in_sync if pair[0] != candidate and stays(pair[0])]
-    # Invariant 6, against the last replica standing (KIP-966). Those that stop come back soonest, then those that are
-    # dead.
+    # Invariant 6, against the last replica standing (KIP-966). Stopping members return soonest, dead ones last.
     absent = [pair for pair in record.in_sync if pair not in pairs and pair[0] != candidate]
     absent.sort(key=lambda pair: (observed.life(pair[0], now) is Life.DEAD, has_another(observed, record, pair[0])))
     pairs += absent[: max(record.min_in_sync - len(pairs), 0)]
     if len(pairs) == 1:
-        # The candidate may have died a moment ago, and its disk with it. Once it leads, it lets the other one go
+        # The candidate may have died a moment ago, and its disk with it. Once it leads, it removes the other member
         # itself.
         pairs += [pair for pair in absent if may_have_all(pair[0])][:1]
     seen = [replica.epoch for node in record.replicas if (replica := observed.replica(node, record.container_id))]

@@ -1,4 +1,4 @@
-"""What a plan can ask for. Every change says why, for the events that people read."""
+"""The changes that a plan can request. Every change has a reason, for the events that people read."""
 
 from dataclasses import dataclass
 
@@ -14,16 +14,16 @@ class PutContainer:
     version: int
     reason: str
     is_balance: bool = False
-    """Nothing is wrong; another node carries less."""
+    """Nothing is wrong; the change balances load."""
     is_planned: bool = False
     """The former leader is well: it stops, is drained, or leads more than its share."""
     began: float | None = None
-    """When a former leader that has failed was heard last, or what is wrong with it began; None: it is not known."""
+    """When a failed former leader was last heard, or when its problem began; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateContainer:
-    """Make a container; the first member leads."""
+    """Create a container; the first member leads."""
 
     kind: str
     members: tuple[NodeId, ...]
@@ -38,21 +38,22 @@ class Roll:
     node: NodeId
     container: ContainerId
     share: float
-    """The part of what is written to it that should move."""
+    """The part of the container's writes that should move."""
     limit: float
-    """And the part that it must not exceed."""
+    """The part of the container's writes that must not be exceeded."""
     to: ContainerId
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing can be done for a container now, and this is why."""
+    """Nothing can be done for a container now, for this reason."""
 
     container: ContainerId
     reason: str
     set_back: bool = False
-    """As the cluster store was set back: it concerns many, and is told once."""
+    """The reason is that the cluster store was restored to an old copy: this affects many containers, and is reported
+    once."""
 
 
 Change = PutContainer | CreateContainer | Roll | Wait

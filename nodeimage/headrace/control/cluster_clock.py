@@ -1,13 +1,15 @@
-"""What time it is in the cluster, where the clocks of its nodes may differ.
+"""The cluster's time, while the clocks of its nodes may differ.
 
     the cluster's time: the latest that more than half of the nodes' clocks have reached
 
-So a minority of clocks moves it neither forward nor back, and of two clocks the one that is behind counts. Kept are the
-last readings; each goes on by this process's monotonic clock, so that a clock that jumps moves nothing before it is
-read again. A reading counts as taken when its answer came: it is late by what the answer was under way, never early.
+A minority of clocks therefore moves it neither forward nor back, and of two clocks the slower one counts. The last
+reading of each clock is kept and advanced by this process's monotonic clock, so that a clock that jumps has no effect
+before it is read again. A reading is assigned to the moment when its answer arrived: it may be late by the time of
+transfer, but never early.
 
-Only what is compared with the times of records goes by it: which have outlived their time to live, and what topics with
-log-append times stamp. Nothing else in the cluster compares the times of two nodes. Knows nothing of probes.
+Only what is compared with record timestamps uses the cluster's time: which records have exceeded their time to live,
+and the stamps of topics with log-append time. Nothing else in the cluster compares the times of two nodes. Knows
+nothing of probes.
 """
 
 import time
@@ -17,13 +19,13 @@ from typing import Final
 from headrace.base.ids import Millis, NodeId
 
 OFF_S: Final = 5.0
-"""A clock that differs from the cluster's time by more is reported."""
+"""Seconds by which a clock must differ from the cluster's time to be reported as off."""
 RIGHT_S: Final = 3.0
-"""By less, it is right again."""
+"""Seconds of difference below which a clock that was off counts as right again."""
 
 
 class Clocks:
-    """The nodes' clocks as this node knows them, its own among them. `wall` and `monotonic` give seconds."""
+    """The nodes' clocks as this node knows them, including its own. `wall` and `monotonic` return seconds."""
 
     def __init__(
         self, *, own: NodeId, monotonic: Callable[[], float], wall: Callable[[], float] = lambda: time.time()
@@ -32,23 +34,27 @@ class Clocks:
         self._monotonic = monotonic
         self.wall = wall
         self._shown: dict[NodeId, float | None] = {}
-        """What the others' clocks showed when ours, the monotonic one, was at 0; None: not read yet."""
+        """Difference, in seconds, between each other node's clock and this node's monotonic clock; None if not read
+        yet."""
         self._agreed: float | None = None
-        """The cluster's time then; None: not known."""
+        """Difference, in seconds, between the cluster's time and this node's monotonic clock; None if it is not known.
+        """
         self._off: dict[NodeId, float] = {}
+        """Seconds by which each clock that is off is ahead of the cluster's time."""
 
     # --- reading them
 
     def expect(self, node: NodeId) -> None:
-        """There is another node, whose clock counts."""
+        """Add another node, whose clock counts."""
         self._shown.setdefault(node, None)
 
     def forget(self, node: NodeId) -> None:
-        """There is no such node any more."""
+        """Remove a node that no longer exists."""
         self._shown.pop(node, None)
 
     def told(self, node: NodeId, clock: Millis) -> None:
-        """A node's answer has come, which said what its clock shows. 0: it does not tell, and does not count."""
+        """Record the clock value in a node's answer that has just arrived. 0: the node reports no clock, and does not
+        count."""
         if clock:
             self._shown[node] = clock / 1000 - self._monotonic()
         else:
@@ -56,7 +62,7 @@ class Clocks:
         self.look()
 
     def look(self) -> None:
-        """Read this node's own clock, and see which are off."""
+        """Read this node's own clock, and determine which clocks are off."""
         at = self._monotonic()
         shown = {node: each for node, each in self._shown.items() if each is not None}
         shown[self._own] = self.wall() - at
@@ -71,22 +77,22 @@ class Clocks:
             if abs(each - agreed) > (RIGHT_S if node in self._off else OFF_S)
         }
 
-    # --- what they say
+    # --- results
 
     def now(self) -> Millis:
-        """The cluster's time; this node's own where it has not read enough of the others' clocks."""
+        """Return the cluster's time, or this node's own if too few of the other clocks have been read."""
         if self._agreed is None or not self._shown:
             return Millis(int(self.wall() * 1000))
         return Millis(int((self._agreed + self._monotonic()) * 1000))
 
     def own(self) -> Millis:
-        """What this node's own clock shows."""
+        """Return the time of this node's own clock."""
         return Millis(int(self.wall() * 1000))
 
     def agreed(self) -> Millis | None:
-        """The cluster's time; None where it is not known, as too few of the others' clocks have been read."""
+        """Return the cluster's time; None if it is unknown because too few of the other clocks have been read."""
         return None if self._shown and self._agreed is None else self.now()
 
     def off(self) -> dict[NodeId, float]:
-        """By how many seconds clocks are ahead of the cluster's time (or behind, below 0), of those that are off."""
+        """Return the seconds by which each clock that is off is ahead of the cluster's time (behind, if negative)."""
         return dict(self._off)

@@ -1,15 +1,18 @@
-"""Making a container: its id first, then an empty replica on the first member, on the others, then its record.
+"""Creation of a container: first its id, then an empty replica on the first member, then on the others, then its
+record.
 
-The record names the formats of the replicas' folders, so the folders come first. What fails in between is `begun`, and
-the next attempt of the same process goes on with it. What a crash leaves, or a controller that is replaced meanwhile,
-is an id that is never used and an empty folder on each member: once each time, not with each attempt. Two that make the
-catalog at a time prepare the same folders, and get the same record.
+The record names the incarnations of the replicas' folders, so the folders come first. A creation that fails in between
+is kept in `begun`, and the next attempt of the same process continues it. A crash, or a change of controller meanwhile,
+leaves an id that is never used and an empty folder on each member: once, not with each attempt. Two nodes that create
+the catalog at the same time prepare the same folders, and get the same record.
 
-So a record may be put more than once under one id, and lands once: the others find it there, also when it is deleted,
-as it stays for longer then than a put is on its way (Settings.forget_after_s).
+A record may thus be put more than once under one id, but is stored once: later puts find it there, even if the
+container has been deleted, because a deleted record is kept for longer than a put can be in flight
+(Settings.forget_after_s).
 
-The record names as many folders as have to be in sync: one that its node loses before there is a record, or right
-after it, is then not the only one that could lead. Nobody may choose another container for what is opened in this one.
+The record names as many replicas as have to be in sync. If a node loses its folder before the record exists, or right
+after, that replica is then not the only one that could lead. This matters because what is opened in this container
+cannot be moved to another one afterwards.
 """
 
 import asyncio
@@ -29,22 +32,23 @@ from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 log = structlog.get_logger()
 
 PREPARE_S: Final = 2.0
+"""Seconds for which a node's answer is awaited when it prepares a replica."""
 
 
 class Peers(Protocol):
-    """The way to other nodes: peer.client.PeerClient."""
+    """Calls other nodes: peer.client.PeerClient."""
 
     async def call(
         self, address: tuple[str, int], message: Request[AnswerT], *, timeout_s: float
     ) -> tuple[AnswerT, memoryview]:
-        """A node's answer. Raises PeerUnreachable, KafkaError."""
+        """Return a node's answer. Raises PeerUnreachable, KafkaError."""
 
 
 Creation = tuple[str, NodeId, str]
-"""What is made: the kind, whom it is led by first, the volume."""
+"""What is created: the kind, the first leader, the volume."""
 
 Begun = MutableMapping[ContainerId, Creation]
-"""The ids of containers that could not be made yet. An attempt takes its own out while it is under way."""
+"""The ids of containers whose creation failed. An attempt removes its own entry while it runs."""
 
 
 async def create(
@@ -58,14 +62,16 @@ async def create(
     traced: bool = False,
     least_id: int = 0,
 ) -> ContainerRecord:
-    """A new container led by the first of `members`; without those of the others that do not answer.
+    """Create a container led by the first of `members`; other members that do not answer are left out.
 
-    Replicas that are missing are made later, by the controller. Raises HeadraceError where the first one does not
-    answer, or fewer than `volume.min_in_sync` do, and StoreUnavailable (the container may be there nevertheless): then
-    it is `begun`, and the next attempt goes on with its id and with the folders that there are. A put that was given up
-    may land before the next one: the record is that one's then, and is returned. Who knows that it has landed, takes
-    the id out of `begun`: another attempt is to make another container. `traced`: see container_records.stamped;
-    `least_id`: compare_and_set.take_id.
+    The controller adds missing replicas later. `traced`: see container_records.stamped; `least_id`:
+    compare_and_set.take_id.
+
+    Raises HeadraceError if the first member does not answer, or fewer than `volume.min_in_sync` do, and
+    StoreUnavailable (the container may exist nevertheless). The creation is then in `begun`, and the next attempt
+    continues with its id and existing folders. If an abandoned put is stored before the next one, its record is the
+    container's, and is returned. A caller that learns that it was stored removes the id from `begun`: its next attempt
+    is to create another container.
     """
     if not members:
         raise HeadraceError("a container needs a node that is registered")
@@ -90,7 +96,7 @@ async def create(
             )
         )
     except HeadraceError as error:
-        # Not where it exists: the store has lost its record, or it has become another's.
+        # These errors mean that the container exists already: the store lost its record, or the id is another's.
         if error.code is not Code.FENCED_LEADER_EPOCH and not isinstance(error, VersionConflict):
             begun[container] = key
         raise
@@ -100,7 +106,7 @@ async def _prepare_all(
     peers: Peers, members: Sequence[NodeRecord], container: ContainerId, kind: str, *, least: int
 ) -> list[tuple[NodeId, uuid.UUID]]:
     first, *others = members
-    # Before the others, who need no folder where it cannot.
+    # The first member comes first: if it cannot create a folder, the others need none.
     ready = [(first.node_id, await _prepare(peers, first, container, kind))]
     answers = await asyncio.gather(*(_prepare(peers, node, container, kind) for node in others), return_exceptions=True)
     for node, answer in zip(others, answers, strict=True):

@@ -1,4 +1,4 @@
-"""The states and kinds of containers as their records spell them (store.record_types)."""
+"""The states and kinds of containers, as spelled in their records (store.record_types)."""
 
 from typing import Final
 

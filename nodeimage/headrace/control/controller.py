@@ -1,15 +1,15 @@
-"""The controller's loop: observe, plan, apply, and observe again. Every node runs one; the one with the lease acts.
+"""The controller's loop: observe, plan, apply, repeat. Every node runs one; the node that holds the lease acts.
 
     prober     which nodes answer (control.prober), on every node
     lease      which node is the controller (control.controller_lease), on every node
-    inventory  the records of the view and what probes told of replicas, indexed (control.inventory), on every node: a
-               new controller knows all of it at once
+    inventory  the view's records and the replicas reported by probes, indexed (control.inventory), on every node: a
+               new controller has all of it at once
     planning   while this node holds the lease: plan and balance, pure, from the inventory and the probe results; each
-               change applied by compare and set, in a thread, the most urgent first (control.put_queue)
+               change is applied by compare-and-set, in a thread, the most urgent first (control.put_queue)
 
-Planning runs when records or probe results change, at once, and once a second besides. It looks at what is not at rest,
-and gives others their turn every few milliseconds: the inventory changes between two plans only, so a plan is of one
-moment however long it takes, and what it finds first is put while it goes on.
+Planning runs as soon as records or probe results change, and in any case once a second. It examines what is not at
+rest, and yields to other tasks every few milliseconds. The inventory only changes between two plans, so a plan reflects
+a single moment however long it takes, and its first changes are applied while it continues.
 """
 
 import asyncio
@@ -53,47 +53,51 @@ from headrace.tracing.tracer import NO_TRACER, Tracer
 log = structlog.get_logger()
 
 TICK_S: Final = 1.0
+"""Seconds between two plans when nothing changes."""
 DOUBT_TICK_S: Final = 0.1
-"""While a node is in doubt, or something is under way."""
+"""Seconds between two plans while a node is in doubt or a change is in progress."""
 STEPS_AT_ONCE: Final = 4
-"""Of a plan, of about a millisecond, before others get their turn."""
+"""Steps of a plan, of about a millisecond each, before other tasks get their turn."""
 TAKEN_AT_ONCE: Final = 128
-"""Changes of records and replicas that are taken in within a step."""
+"""Most changed records, and most changed replicas, that enter the inventory in one step."""
 OWN_S: Final = 0.5
-"""How often a node without the lease looks at its own replicas."""
+"""Seconds between two readings of this node's own replicas while it does not hold the lease."""
 PUTS_S: Final = 1.0
-"""So long a plan is awaited to be put before the next one is made."""
+"""Longest time, in seconds, that the next plan waits for the puts of the last one."""
 WAITS_TOLD: Final = 20
-"""Of so many containers that begin to wait at once an event tells each; of more, one tells of the others."""
+"""Most containers that begin to wait at the same time and get an event each; a last event counts the others."""
 ROLL_S: Final = 10.0
+"""Seconds for which the answer to an order to roll partitionlets is awaited."""
 MOST_ROLLED: Final = 64
-"""By one order."""
+"""Most partitionlets rolled by one order."""
 SHOWN_S: Final = 3.0
-"""Within which a new container should show in the view."""
+"""Seconds within which a new container should appear in the view."""
 FAILED_PAUSE_S: Final = 0.5
+"""Seconds of pause after something failed; also the longest pause between two plans that take long."""
 FORGOTTEN_AT_ONCE: Final = 64
-"""Records of deleted containers."""
+"""Most records of deleted containers removed at once."""
 FORGET_AGAIN_S: Final = 30.0
-"""After the store has refused it."""
+"""Seconds before the removal of records of deleted containers is tried again after a failure."""
 YIELD_AGAIN_S: Final = 10.0
-"""Seconds after which a node that is cut off gives the lease up once more, if nobody else has taken it; doubled by each
-further time."""
+"""Seconds after which a cut-off node gives the lease up again, if no other node has taken it; doubled each time."""
 LONGEST_YIELD_S: Final = 320.0
 """The longest of these pauses."""
 DEAD_LOOK_S: Final = 0.5
+"""Seconds for which the result of `Controller.dead` is reused."""
 HELD_RENEWALS: Final = 6
-"""Of the lease, by somebody else, who has not left it at once then."""
+"""Renewals by another node after which its hold on the lease counts as stable."""
 
 
 T = TypeVar("T")
 
 AnswerListener = Callable[[NodeId, Sequence[ReplicaChange], bool], None]
-"""Is told who answered a probe, what changed of its replicas, and whether it has told of all of them."""
+"""Called with the node that answered a probe, the changes of its replicas, and whether it has reported all of them."""
 
 
 class Controller:
-    """This node's part in deciding. `view` has been started; `peers` reaches every node but need not reach this one for
-    probes: `own_probe` answers those.
+    """This node's part in controlling the cluster.
+
+    `view` must be started. `peers` reaches every other node; probes of this node itself are answered by `own_probe`.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class Controller:
         lease_call: StoreCall | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """`lease_call`: for the lease, where it would wait behind others with `store_call`."""
+        """`lease_call`: used for the lease, so that it does not wait behind other calls of `store_call`."""
         self._own = own
         self._run = run
         self._view = view
@@ -122,22 +126,24 @@ class Controller:
         self._since: dict[Condition, float] = {}
         self._lives: dict[NodeId, Life] = {}
         self._clocks_off: set[NodeId] = set()
-        """Of which an event told."""
+        """Nodes whose clock was reported as off by an event."""
         self._asked_about: dict[NodeId, float] = {}
-        """When others were asked last whether they hear a node that refuses."""
+        """When other nodes were last asked whether they hear a node that refuses connections."""
         self._waits: dict[ContainerId, str] = {}
         self._set_back = False
-        """It was told that the cluster store was set back."""
+        """An event reported that the cluster store was restored to an old copy."""
         self._creating: set[Creation] = set()
         self._begun: Begun = {}
-        """Containers that could not be made yet: the next attempt goes on with the folders that there are."""
+        """Containers whose creation failed: the next attempt continues with the existing folders."""
         self._balance = BalanceState()
         self._forgetting = False
         self._levelling = False
         self._yields = Backoff(YIELD_AGAIN_S, LONGEST_YIELD_S)
-        """How often the lease was left to others, who hear more, since all was well or one of them had it."""
+        """How often the lease was left to nodes that hear more, since this node last heard enough or another node held
+        the lease."""
         self._yields_at = float("-inf")
-        """When to do so again. If none takes it, there is none at the moment, and this node goes on."""
+        """Loop time from which the lease may be given up again. If no other node takes it, none hears more at the
+        moment, and this node continues."""
         self._dead: frozenset[NodeId] = frozenset()
         self._dead_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -145,8 +151,9 @@ class Controller:
         self._changes_seen: dict[asyncio.Event, None] = {}
         self._inventory = Inventory()
         self._records_changed: set[ContainerId] = set(view.containers)
-        """Since the inventory has taken them in."""
+        """Containers whose records changed since the inventory was last updated."""
         self._replicas_changed: dict[tuple[NodeId, ContainerId], ReplicaState | None] = {}
+        """Replicas reported since the inventory was last updated; None: the node no longer has the replica."""
         self._own_told = ToldReplicas()
         self._own_looked_at = float("-inf")
         self._answer_listeners: list[AnswerListener] = []
@@ -155,7 +162,7 @@ class Controller:
         self._leader_changes = LeaderChanges(tracer=tracer, time=lambda: self._loop.time(), replica=self._replica_told)
 
     def on_answer(self, listener: AnswerListener) -> None:
-        """Call `listener` with each answer to a probe from now on."""
+        """From now on call `listener` with each answer to a probe."""
         self._answer_listeners.append(listener)
 
     def start(self) -> None:
@@ -207,24 +214,25 @@ class Controller:
 
     @property
     def clocks(self) -> Clocks:
-        """What time it is, and whose clock is off."""
+        """The clocks of the nodes, and the cluster's time."""
         return self._prober.clocks
 
     def clocks_off(self) -> dict[NodeId, float]:
-        """By how many seconds clocks are ahead of the cluster's time (or behind, below 0), of nodes that answer."""
+        """Return the seconds by which clocks are ahead of the cluster's time (behind, if negative), for nodes that
+        answer."""
         heard = {self._own} | self._prober.heard()
         return {node: ahead_s for node, ahead_s in self.clocks.off().items() if node in heard}
 
     def heard(self) -> set[NodeId]:
-        """The nodes that answered this one's probes within 2 s: part of what a probe's answer tells."""
+        """Return the nodes that answered this node's probes within the last 2 s; probe answers contain them."""
         return self._prober.heard()
 
     def gone(self) -> set[NodeId]:
-        """The nodes whose host says that no process of theirs is there."""
+        """Return the nodes whose host reports that their process is not running."""
         return {node for node, result in self._prober.results().items() if result.refused_twice}
 
     def dead(self) -> frozenset[NodeId]:
-        """The registered nodes that are dead as far as this one can tell: as of now, or of `DEAD_LOOK_S` ago."""
+        """Return the registered nodes that are dead as far as this node can tell; at most `DEAD_LOOK_S` old."""
         now = self._loop.time()
         if now - self._dead_at >= DEAD_LOOK_S:
             observed = self._observe(now)
@@ -233,17 +241,18 @@ class Controller:
         return self._dead
 
     async def look_and_tell(self, nodes: Iterable[NodeId]) -> None:
-        """See of nodes that refuse another whether they answer this one; `heard` tells it then."""
+        """Probe `nodes`, which refuse another node's connections, so that `heard` shows whether they answer this one.
+        """
         await self._prober.look_and_tell(nodes)
 
     def look_at(self, node: NodeId) -> None:
-        """Probe a node now, as something seems wrong with it: a session with it ended."""
+        """Probe a node now because something seems wrong with it, such as a session that ended."""
         self._prober.look_at(node)
 
     async def create(self, *, first: NodeId, volume: VolumeRecord) -> ContainerRecord:
-        """Make an open data container now, led by `first`, with the lease or without; returns once the view shows it.
+        """Create an open data container now, led by `first`, with or without the lease; return once the view shows it.
 
-        Raises HeadraceError where `first` is not registered or does not answer, StoreUnavailable.
+        Raises HeadraceError if `first` is not registered or does not answer, StoreUnavailable.
         """
         if first not in self._view.nodes:
             raise HeadraceError(f"there is no node {first}")
@@ -268,7 +277,7 @@ class Controller:
             self._creating.discard(key)
 
     def status(self) -> Status:
-        """How things are, as seen from here."""
+        """Return the state of the cluster as seen from this node."""
         now = self._loop.time()
         observed = self._observe(now)
         lease = self._view.lease
@@ -311,11 +320,11 @@ class Controller:
         for listener in self._answer_listeners:
             try:
                 listener(node, changes, whole)
-            except Exception:  # a listener's fault must not have a node count as silent
+            except Exception:  # a fault in a listener must not make the node count as silent
                 log.exception("what a node told of its replicas was not taken up", node=node)
 
     def told_of(self, container: ContainerId) -> list[ReplicaState]:
-        """The replicas of a container on other nodes, as these told of them last."""
+        """Return the replicas of a container on other nodes, as last reported."""
         record = self._view.containers.get(container)
         nodes = {*self._inventory.nodes(container), *(() if record is None else record.replicas)} - {self._own}
         found = (self._replica_told(node, container) for node in nodes)
@@ -413,19 +422,21 @@ class Controller:
             self._spawn(self._forget(old[:FORGOTTEN_AT_ONCE]), "forget containers")
 
     def _is_still(self, term: int) -> bool:
-        """Whether this node has held the lease all the time since it took it in `term`."""
+        """Return whether this node has held the lease without interruption since it took it in `term`."""
         return self.holds_lease and self._lease.term == term
 
     async def _in_turns(self, steps: Iterable[T]) -> AsyncIterator[T]:
-        """Take steps, with a turn for others after a few milliseconds. They are counted and not timed, as runs of the
-        simulator are to be the same again."""
+        """Yield the steps, and let other tasks run after every few.
+
+        Steps are counted instead of timed, so that runs of the simulator are reproducible.
+        """
         for count, step in enumerate(steps, 1):
             yield step
             if count % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     async def _take_in(self) -> None:
-        """Have the inventory be as the view and the prober are now."""
+        """Bring the inventory up to date with the view and the prober."""
         now = self._loop.time()
         if self.holds_lease or now - self._own_looked_at >= OWN_S:
             self._own_looked_at = now
@@ -434,7 +445,7 @@ class Controller:
             pass
 
     def _own_changes(self) -> Iterator[ReplicaChange]:
-        """What changed of the replicas here, as another node would be told."""
+        """Return the changes of this node's replicas, as another node would receive them."""
         told, more = self._own_told, True
         while more:
             since = told.since
@@ -485,7 +496,7 @@ class Controller:
         except HeadraceError as error:
             log.warning("the cluster's feature level stays for now", reason=str(error))
         finally:
-            # The view should have it by then; what it says is looked at anew by each step.
+            # By then the view should show the change; each step checks the view's state again.
             self._loop.call_later(FAILED_PAUSE_S, self._may_level_again)
 
     def _may_level_again(self) -> None:
@@ -501,7 +512,7 @@ class Controller:
         return bool(cut_off(self._observe(now), now))
 
     def _observe(self, now: float) -> Observed:
-        """What is known. Of containers and replicas that is the inventory, as of the last plan."""
+        """Return what is known now; for containers and replicas, the inventory as of the last plan."""
         probes = self._prober.results()
         probes[self._own] = ProbeResult(self._own_probe(Probe(NO_REPLICAS)), now)
         cluster = self._view.cluster
@@ -533,7 +544,7 @@ class Controller:
         lives = {node: observed.life(node, now) for node in observed.nodes}
         for node, life in lives.items():
             before = self._lives.get(node)
-            # Doubt passes, one way or the other.
+            # A node in doubt gets no event: it soon is alive or dead.
             if life is Life.DEAD and before is not Life.DEAD:
                 result = observed.probes.get(node)
                 how = "refuses connections" if result is not None and result.refused_twice else "is silent"
@@ -575,7 +586,7 @@ class Controller:
         self._tell_set_back(set_back)
 
     def _tell_set_back(self, waits: Mapping[ContainerId, str]) -> None:
-        """One event for all containers: there may be ten thousands."""
+        """Report with a single event for all containers: there may be tens of thousands."""
         if bool(waits) == self._set_back:
             return
         self._set_back = bool(waits)
@@ -624,7 +635,7 @@ class Controller:
         nodes = [self._view.nodes[node] for node in members if node in self._view.nodes]
         for each in list(self._begun):
             if each in self._view.containers or self._view.is_deleted(each):
-                del self._begun[each]  # the put that was given up has landed
+                del self._begun[each]  # the abandoned put was stored after all
         record = await create(
             self._store_call,
             self._peers,
@@ -640,7 +651,7 @@ class Controller:
         return record
 
     async def _shown(self, container: ContainerId) -> None:
-        """Until the view has it, or should have: a plan that does not see it would make another."""
+        """Return when the view shows the container, or should: a plan that does not see it would create another."""
         seen = asyncio.Event()
         self._changes_seen[seen] = None
         try:

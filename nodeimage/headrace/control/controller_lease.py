@@ -1,8 +1,8 @@
 """The controller's lease: which node is the controller, and when another may become it.
 
 The lease is a record that its holder renews twice a second. The other nodes judge by their own monotonic clocks whether
-renewals go on. The lease keeps two controllers from getting into each other's way, and no more: a node that believes to
-hold it may be wrong, and every change that a controller makes is a compare and set.
+renewals continue. The lease only keeps two controllers from interfering with each other: a node that believes it holds
+the lease may be wrong, and every change that a controller makes is a compare-and-set.
 """
 
 import asyncio
@@ -24,27 +24,32 @@ from headrace.store.view import ClusterView
 log = structlog.get_logger()
 
 RENEW_S: Final = 0.5
+"""Seconds between two renewals."""
 GIVE_BACK_TRIES: Final = 3
+"""Attempts to give the lease back before it is left to expire."""
 RETRY_S: Final = 0.05
+"""Shortest pause, in seconds, between two steps of the holder."""
 TAKE_S: Final = 2.0
 """Seconds without a visible renewal after which the lease is free."""
 TAKE_REFUSED_S: Final = 1.0
-"""The same where the holder's host refuses connections: its process is gone."""
+"""Seconds without a visible renewal after which the lease is free if the holder's host refuses connections: the
+holder's process is gone."""
 TRUST_S: Final = 1.5
 """Seconds after a renewal for which the holder acts as the controller."""
 LOOKED_S: Final = 1.2
-"""A view of the store that is older than this shows no renewals, and says nothing about the lease."""
+"""A view of the store older than this many seconds may lack renewals, and proves nothing about the lease."""
 STOOD_STILL_S: Final = 1.0
+"""Seconds between two steps that show that this process was suspended."""
 HOLD_OFF_S: Final = 2.0
-"""Seconds for which a node that gave the lease back leaves it to others."""
+"""Seconds for which a node that gave the lease back does not take it again."""
 RELUCTANT_S: Final = 1.0
-"""Seconds for which a node that hears too few nodes leaves a free lease to others: if none takes it, none hears
-more."""
+"""Seconds for which a node that hears too few nodes leaves a free lease to others. If no node takes it by then, none
+hears more."""
 
 
 class ControllerLease:
-    """Takes, renews and gives back the lease. `changed` is called when this node becomes the controller or ceases to be
-    it."""
+    """Takes, renews and gives back the lease. `changed` is called when this node becomes or ceases to be the
+    controller."""
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class ControllerLease:
         changed: Callable[[bool], None],
         reluctant: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reluctant` says whether this node would rather leave the lease to others at present."""
+        """`reluctant` returns whether this node should leave the lease to others at present."""
         self._own = own
         self._run = run
         self._view = view
@@ -78,22 +83,23 @@ class ControllerLease:
 
     @property
     def term(self) -> int:
-        """The term of the lease that this node holds or saw last; 0: there was none."""
+        """The term of the lease that this node holds or saw last; 0 if there was none."""
         lease = self._held or self._view.lease
         return 0 if lease is None else lease.term
 
     def is_held(self) -> bool:
-        """Whether this node may act as the controller now. One that stops leaves that to others: what it knew of the
-        hand-over would go with it.
+        """Return whether this node may act as the controller now.
+
+        A node that is stopping leaves that to others: what it knows of its own hand-over would be lost with it.
         """
         return self._held is not None and not self._is_leaving() and self._loop.time() - self._renewed_at < TRUST_S
 
     def lease_changed(self) -> None:
-        """The view shows another lease, or other nodes."""
+        """The view shows a changed lease, or changed nodes."""
         self._wake.set()
 
     async def keep(self) -> None:
-        """Take the lease whenever it is free, renew it while it is held. Runs until cancelled."""
+        """Take the lease whenever it is free, and renew it while it is held. Runs until cancelled."""
         while True:
             try:
                 await self._step()
@@ -111,7 +117,8 @@ class ControllerLease:
             self._wake.clear()
 
     async def give_back(self, *, hold_off_s: float = HOLD_OFF_S) -> None:
-        """Give the lease back, so that another node takes it at once; this node does not try for a while."""
+        """Give the lease back, so that another node can take it at once; this node does not take it for `hold_off_s`.
+        """
         self._hold_off_until = self._loop.time() + hold_off_s
         if self._held is None:
             return
@@ -127,7 +134,10 @@ class ControllerLease:
         self._view.refresh()
 
     async def _free(self) -> bool:
-        """Whether the lease is no longer this node's. A renewal may have been under way, so it is read again."""
+        """Free the lease; return whether it no longer belongs to this node.
+
+        A renewal may have been in flight, so the lease is read again first.
+        """
         found = await self._store_call(records.get_lease)
         if found is None or (found[0].node, found[0].run) != (self._own, self._run):
             return True
@@ -149,7 +159,7 @@ class ControllerLease:
     async def _step(self) -> None:
         now = self._loop.time()
         lease = self._view.lease
-        # Renewals that could not be seen were not missed.
+        # While this process was suspended it could not see renewals, so that time does not count.
         if lease != self._seen or now - self._stepped_at > STOOD_STILL_S:
             self._seen, self._seen_at = lease, now
         self._stepped_at = now
@@ -208,7 +218,7 @@ class ControllerLease:
         try:
             renewed = await self._store_call(lambda store: records.put_lease(store, wanted, version))
         except VersionConflict:
-            landed = await self._landed(wanted)  # by a put of before, whose answer was lost
+            landed = await self._landed(wanted)  # an earlier put may have been stored although its answer was lost
             if landed is None:
                 self._leave()
                 return
@@ -217,7 +227,7 @@ class ControllerLease:
             self._held, self._version, self._renewed_at = wanted, renewed, now
 
     async def _landed(self, wanted: LeaseRecord) -> int | None:
-        """The version of what was put, if the store holds it although the put failed."""
+        """Return the version of `wanted` if the store holds it although the put failed; otherwise None."""
         found = await self._store_call(records.get_lease)
         return found[1] if found is not None and found[0] == wanted else None
 

@@ -1,4 +1,4 @@
-"""What the controller did and why, for people: the last events, each also a line of the log."""
+"""What the controller did and why, for people: the latest events, each also written to the log."""
 
 import time
 from collections import deque
@@ -13,6 +13,7 @@ from headrace.base.ids import ContainerId, Millis, NodeId
 log = structlog.get_logger()
 
 KEPT: Final = 200
+"""Events kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,9 @@ class Event:
 
     at: Millis
     kind: str
-    """`office`, `node`, `clock`, `primary`, `replicas`, `container`, `roll`, `level`, `wait`, of a cluster store that
-    was set back `frozen` and `thawed`, of a node's tables of the catalog `damaged` and `repaired`, or of traces that
-    are not to be had `tracing`."""
+    """`office` (the controller's lease), `node`, `clock`, `primary`, `replicas`, `container`, `roll`, `level`, `wait`;
+    `frozen` and `thawed` for a cluster store that was restored to an old copy; `damaged` and `repaired` for a node's
+    tables of the catalog; `tracing` if traces cannot be exported."""
     reason: str
     container: ContainerId | None = None
     node: NodeId | None = None
@@ -31,7 +32,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How things are, as this node's controller sees them."""
+    """The state of the cluster, as this node's controller sees it."""
 
     holds_lease: bool
     controller: NodeId | None
@@ -40,7 +41,7 @@ class Status:
     nodes: dict[NodeId, str]
     """`alive`, `in doubt` or `dead`."""
     waiting: dict[ContainerId, str] = field(default_factory=dict)
-    """Containers for which nothing can be done now, and why. Known to the controller alone."""
+    """Containers for which nothing can be done now, and why. Filled only on the controller."""
     creating: int = 0
     balance_paused: bool = False
 
@@ -51,11 +52,11 @@ class Events:
     def __init__(self) -> None:
         self._kept: deque[Event] = deque(maxlen=KEPT)
         self.failovers = 0
-        """Containers that were given to another leader, as theirs had failed."""
+        """Containers that were given to another leader because theirs had failed."""
         self.hand_overs = 0
-        """Those whose leader was well: it stopped, was drained, or led more than its share."""
+        """Containers whose leader was well but was changed: it stopped, was drained, or led more than its share."""
         self.balance_moves = 0
-        """Containers and partitions that were moved for balance."""
+        """Containers and partitionlets that were moved for balance."""
 
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._kept))

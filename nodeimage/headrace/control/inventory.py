@@ -1,17 +1,17 @@
-"""The containers and their replicas as the controller knows them, and what of it a plan has to look at.
+"""The containers and replicas that the controller knows, and which of them a plan has to examine.
 
     records    of the cluster store, with their versions
-    replicas   as their nodes told of them last
+    replicas   as last reported by their nodes
 
-Both are indexed, by node and by volume, as they change: with tens of thousands of containers nobody can go through all
-of them once a second. A container is *at rest* if neither a plan nor the conditions say anything of it, whatever time
-passes, until something that it depends on changes: its record, what its replicas tell, its volume, or how the nodes
-with its replicas are. A plan looks at the others only; `control.plan` says the same of all (invariant 2).
+Both are indexed, by node and by volume, as they change: tens of thousands of containers cannot all be examined once a
+second. A container is *at rest* if neither a plan nor the conditions would report anything about it, however much time
+passes, until something that it depends on changes: its record, its replicas' reports, its volume, or the state of the
+nodes that hold its replicas. A plan examines only the other containers, with the same result as for all (invariant 2).
 
-1. What is looked up here is what the records and replicas that were put in say, whatever was there before.
-2. A plan made of the containers that are not at rest is the plan made of all (tests/control/test_inventory.py).
+1. Look-ups depend only on the records and replicas that were entered last, not on earlier ones.
+2. A plan for the containers that are not at rest equals the plan for all (tests/control/test_inventory.py).
 
-No I/O, no clock. It does not change while a plan is made of it.
+No I/O, no clock. The inventory does not change while a plan uses it.
 """
 
 from collections import Counter, defaultdict
@@ -29,47 +29,50 @@ _NOTHING: Final[Mapping[NodeId, ReplicaState]] = {}
 
 
 class NodeState(NamedTuple):
-    """What matters of a node to whether its containers are at rest."""
+    """What decides whether a node's containers can be at rest."""
 
     leads: bool
-    """What it leads may stay with it: it lives, stays, and its disk writes."""
+    """The node may keep its leaders: it is alive, is not leaving, and its disk is not stuck."""
     stays: bool
-    """What it holds may stay on it."""
+    """The node may keep its replicas."""
     heard: bool
-    """Since the cluster store was set back, if it was."""
+    """The node has been heard since the cluster store was restored to an old copy, if it was."""
 
 
 class Inventory:
-    """Fed with records and replicas, one by one."""
+    """Indexes of records and replicas, which are entered one by one. Indexes without `deleted` cover containers not
+    deleted."""
 
     def __init__(self) -> None:
         self.containers: dict[ContainerId, ContainerRecord] = {}
         self.versions: dict[ContainerId, int] = {}
         self.deleted: set[ContainerId] = set()
         self.catalogs: set[ContainerId] = set()
-        """This and all that follows: of containers that are not deleted."""
+        """Containers of the catalog."""
         self.short: set[ContainerId] = set()
-        """Those that have fewer replicas in sync than they want."""
+        """Containers with fewer replicas in sync than wanted."""
         self.led: Counter[NodeId] = Counter()
         self.data_led: Counter[tuple[NodeId, str]] = Counter()
-        """Of records, by leader and volume."""
+        """Number of data containers, by leader and volume."""
         self.open_led: Counter[tuple[NodeId, str]] = Counter()
-        """Open ones of these."""
+        """Number of open data containers, by leader and volume."""
         self.held = Held()
         self._of_node: defaultdict[NodeId, set[ContainerId]] = defaultdict(set)
-        """Those whose record names the node."""
+        """Containers whose record names the node."""
         self._of_volume: defaultdict[str, set[ContainerId]] = defaultdict(set)
         self._open_data: defaultdict[str, set[ContainerId]] = defaultdict(set)
         self._closed_led: defaultdict[NodeId, set[ContainerId]] = defaultdict(set)
         self._lagging: defaultdict[NodeId, set[ContainerId]] = defaultdict(set)
-        """Those not open of which a node has a replica that is not in sync."""
+        """Containers that are not open and of which the node has a replica that is not in sync."""
         self._replicas: dict[ContainerId, dict[NodeId, ReplicaState]] = {}
         self._stuck: Counter[NodeId] = Counter()
+        """Number of replicas that report a stuck disk, by node."""
         self._better: dict[ContainerId, list[NodeId]] = {}
+        """Nodes that know a change of the container's record that the record has no trace of."""
         self._astir: set[ContainerId] = set()
-        """Those not at rest, as far as they have been looked at."""
+        """Containers that were not at rest when last examined."""
         self._unseen: set[ContainerId] = set()
-        """To be looked at again."""
+        """Containers to examine again."""
         self._node_states: dict[NodeId, NodeState] = {}
         self._volumes: dict[str, VolumeRecord] = {}
 
@@ -80,7 +83,7 @@ class Inventory:
         versions: Mapping[ContainerId, int],
         replicas: Iterable[tuple[NodeId, ReplicaState]],
     ) -> "Inventory":
-        """One with all of these. None of the containers counts as at rest."""
+        """Return an inventory with these records and replicas. None of the containers counts as at rest."""
         inventory = cls()
         for container, record in containers.items():
             inventory.put(container, record, versions.get(container, 0))
@@ -91,7 +94,7 @@ class Inventory:
     # --- what changes
 
     def put(self, container: ContainerId, record: ContainerRecord | None, version: int) -> None:
-        """A container's record is so now; None: there is none."""
+        """Enter a container's current record; None if it has none."""
         before = self.containers.pop(container, None)
         if before is not None:
             self._count(before, -1)
@@ -104,7 +107,7 @@ class Inventory:
         self._unseen.add(container)
 
     def tell(self, node: NodeId, container: ContainerId, replica: ReplicaState | None) -> None:
-        """A node told of a replica; None: it has none, or is not asked any more."""
+        """Enter a replica as its node reported it; None if the node has none, or is no longer asked."""
         of_container = self._replicas.get(container)
         before = None if of_container is None else of_container.get(node)
         if before is not None and before.stuck:
@@ -120,7 +123,7 @@ class Inventory:
             self._unseen.add(container)
 
     def _count(self, record: ContainerRecord, by: int) -> None:
-        """Enter a record in what is looked up, or (-1) take it out."""
+        """Add a record to the indexes, or remove it with `by=-1`."""
         container, volume, leader = record.container_id, record.volume, record.leader
 
         def enter(containers: set[ContainerId]) -> None:
@@ -168,53 +171,55 @@ class Inventory:
         if better:
             self._better[container] = better
 
-    # --- what is looked up
+    # --- look-ups
 
     def replica(self, node: NodeId, container: ContainerId) -> ReplicaState | None:
-        """A replica, as its node told of it last."""
+        """Return a replica as last reported by its node."""
         return self._replicas.get(container, _NOTHING).get(node)
 
     def nodes(self, container: ContainerId) -> Collection[NodeId]:
-        """The nodes that told of a replica of it."""
+        """Return the nodes that reported a replica of a container."""
         return self._replicas.get(container, _NOTHING).keys()
 
     def know_better(self, container: ContainerId) -> Collection[NodeId]:
-        """The nodes that know a change of a container's record of which the record has no trace."""
+        """Return the nodes that know a change of a container's record of which the record has no trace."""
         return self._better.get(container, ())
 
     def set_back(self) -> Collection[ContainerId]:
-        """The containers of which some node knows better."""
+        """Return the containers whose records lack a change that some node knows."""
         return self._better.keys()
 
     def is_stuck(self, node: NodeId) -> bool:
-        """Whether one of a node's replicas says that its disk hangs."""
+        """Return whether one of a node's replicas reports that its disk hangs."""
         return self._stuck[node] > 0
 
     def volumes(self) -> set[str]:
-        """The names of the volumes that have containers."""
+        """Return the names of the volumes that have containers."""
         return {name for name, containers in self._of_volume.items() if containers}
 
     def open_data(self, volume: str | None = None) -> list[ContainerId]:
-        """Open containers of records, of one volume or of all; by id."""
+        """Return the open data containers of one volume, or of all, by id."""
         if volume is not None:
             return sorted(self._open_data.get(volume, ()))
         return sorted(container for containers in self._open_data.values() for container in containers)
 
     def closed_led(self, node: NodeId) -> list[ContainerId]:
-        """Closed containers of records that a node leads, by id."""
+        """Return the closed data containers that a node leads, by id."""
         return sorted(self._closed_led.get(node, ()))
 
     def lagging(self, nodes: Iterable[NodeId]) -> set[ContainerId]:
-        """Containers that are not open, and have a replica on one of these nodes that is not in sync."""
+        """Return the containers that are not open and have a replica on one of these nodes that is not in sync."""
         return {container for node in nodes for container in self._lagging.get(node, ())}
 
-    # --- what a plan looks at
+    # --- what a plan examines
 
     def find_at_rest(
         self, node_states: Mapping[NodeId, NodeState], volumes: Mapping[str, VolumeRecord]
     ) -> Iterator[None]:
-        """Find out which containers are at rest, as nodes and volumes are now. In steps of some hundred microseconds;
-        it counts once all have been taken."""
+        """Determine which containers are at rest with these nodes and volumes.
+
+        Runs in steps of some hundred microseconds; the result is complete once all steps have been taken.
+        """
         for node in node_states.keys() | self._node_states.keys():
             if node_states.get(node) != self._node_states.get(node):
                 self._unseen |= self._of_node.get(node, set())
@@ -236,23 +241,23 @@ class Inventory:
                 if count % _STEP == 0:
                     yield
         finally:
-            self._unseen |= unseen  # of one that is given up half way
+            self._unseen |= unseen  # the rest, if the caller stops early
 
     def astir(self) -> Iterable[ContainerId]:
-        """The containers that are not known to be at rest, and not deleted; in no order. Some may be by now."""
+        """Return the containers not known to be at rest and not deleted, in no order. Some may be at rest by now."""
         return self._astir | {each for each in self._unseen if each in self.containers and each not in self.deleted}
 
     def _rests(self, record: ContainerRecord) -> bool:
-        """Whether the leader leads it as it should, and its replicas are as many as are wanted, on nodes that stay.
+        """Return whether a container's leader leads it properly, and it has all its replicas, on nodes that stay.
 
-        Where each step of control.plan and control.replica_plan leaves such a container alone:
+        Each step of control.plan and control.replica_plan leaves such a container alone:
 
-            frozen         no replica knows better than the record, and all have been heard
-            leader         lives and stays, and its replica is in sync, leads, and is neither stalled nor cramped
-            replicas       follow the volume; none is missing, has to leave, or is one too many
+            frozen         no replica knows a newer record, and all have been heard
+            leader         is alive and stays; its replica is in sync, leads, and is neither stalled nor cramped
+            replicas       match the volume; none is missing, has to leave, or is surplus
 
-        The catalog's may move for more reasons, and never rests. Whether followers are in sync, or alive, matters to
-        none of this.
+        The catalog's container may move for more reasons, and never rests. Whether followers are in sync or alive is
+        irrelevant here.
         """
         if record.kind == CATALOG or record.container_id in self._better:
             return False
@@ -279,11 +284,12 @@ class Inventory:
 
 
 _STEP: Final = 64
-"""Containers that are looked at between two steps."""
+"""Containers that are examined between two steps."""
 
 
 def _tells_else(before: ReplicaState, after: ReplicaState) -> bool:
-    """Whether a replica tells something on which it depends that its container is at rest, or set back."""
+    """Return whether a report changes something that decides whether its container is at rest, or its record is
+    outdated."""
     return (
         before.role != after.role
         or before.stalled != after.stalled

@@ -1,6 +1,6 @@
-"""What is so at present, and matters to a plan only if it lasts: the caller keeps since when. Pure.
+"""Conditions that matter to a plan only if they last: the caller records when each began. Pure.
 
-It is found in steps, as a plan is made (control.plan), and of the same containers: those at rest have no condition.
+They are determined in steps, as is a plan (control.plan), and for the same containers: containers at rest have none.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,23 +13,23 @@ from headrace.control.observations import DEFAULT_VOLUME, Condition, Observed, u
 from headrace.store.records import ContainerRecord, VolumeRecord
 
 _STEP: Final = 32
-"""Containers that are looked at in a step of this or of a plan: about a millisecond."""
+"""Containers examined in one step, here or of a plan: about a millisecond."""
 
 
 def in_steps(containers: Iterable[ContainerId]) -> Iterator[list[ContainerId]]:
-    """A few at a time."""
+    """Yield the containers in small groups."""
     left = iter(containers)
     while step := list(islice(left, _STEP)):
         yield step
 
 
 def conditions(observed: Observed, now: float) -> set[Condition]:
-    """What is so at present and matters to a plan only if it lasts; the caller keeps since when."""
+    """Return the conditions that hold now; the caller records since when."""
     return {condition for found in finding(observed, now) for condition in found}
 
 
 def finding(observed: Observed, now: float) -> Iterator[list[Condition]]:
-    """The same in steps."""
+    """Yield the conditions that hold now, in steps."""
     inventory = observed.inventory
     yield [set_back(container) for container in inventory.set_back()]
     yield [deleted(container) for container in inventory.deleted]
@@ -58,38 +58,39 @@ def _conditions_of(observed: Observed, records: Iterable[ContainerRecord], now: 
 
 
 def forgettable(observed: Observed, now: float) -> list[ContainerId]:
-    """Deleted containers whose records may go: whoever is there has seen them. By id."""
+    """Return the deleted containers whose records can be removed, because every running node has seen them; by id."""
     long_ago = now - observed.settings.forget_after_s
     containers = sorted(observed.inventory.deleted)
     return [each for each in containers if observed.since.get(deleted(each), now) <= long_ago]
 
 
 def volumes_in_use(observed: Observed) -> list[VolumeRecord]:
-    """The default volume, and those that have containers; by name. Their nodes each lead an open container."""
+    """Return the default volume and the volumes with containers, by name. Each of their nodes leads an open container
+    of it."""
     used = observed.inventory.volumes() | {DEFAULT_VOLUME}
     return [observed.volumes.get(name) or VolumeRecord(name) for name in sorted(used)]
 
 
-# --- what there is
+# --- the conditions
 
 
 def idle(record: ContainerRecord) -> Condition:
-    """Its leader lives and does not lead it."""
+    """The container's leader is alive but does not lead it."""
     return "idle", record.container_id, str(record.epoch)
 
 
 def deleted(container: ContainerId) -> Condition:
-    """It is deleted."""
+    """The container is deleted."""
     return "deleted", container, ""
 
 
 def set_back(container: ContainerId) -> Condition:
-    """Some node knows better than its record."""
+    """Some node knows a newer record of the container."""
     return "set back", container, ""
 
 
 def apart(record: ContainerRecord) -> Condition:
-    """The catalog's leader does not hear some node that lives."""
+    """The catalog's leader does not hear some node that is alive."""
     return "apart", record.container_id, str(record.epoch)
 
 

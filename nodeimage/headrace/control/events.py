@@ -24,7 +24,7 @@ class Event:
     kind: str
     """`office` (the controller's lease), `node`, `clock`, `primary`, `replicas`, `container`, `roll`, `level`, `wait`;
     `frozen` and `thawed` for a cluster store that was restored to an old copy; `damaged` and `repaired` for a node's
-    tables of the catalog; `tracing` if traces cannot be exported."""
+    tables of the catalog; `tracing` if a node has no traces."""
     reason: str
     container: ContainerId | None = None
     node: NodeId | None = None

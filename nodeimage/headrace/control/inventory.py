@@ -40,8 +40,10 @@ class NodeState(NamedTuple):
 
 
 class Inventory:
-    """Indexes of records and replicas, which are entered one by one. Indexes without `deleted` cover containers not
-    deleted."""
+    """Records and replicas, entered one by one, and indexes of them.
+
+    Deleted containers appear only in `containers`, `versions`, `deleted` and `_of_node`.
+    """
 
     def __init__(self) -> None:
         self.containers: dict[ContainerId, ContainerRecord] = {}

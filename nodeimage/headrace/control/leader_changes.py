@@ -1,11 +1,13 @@
-"""How long changes of leaders take, as the controller sees it: a span for each, where there is a tracer.
+"""How long changes of leaders take, as the controller sees it: a span for each, if there is a tracer.
 
-    noticed     from when the former leader was heard last, or from what else was wrong, to the first plan that wants it
+    noticed     from when the former leader was last heard, or when another problem began, to the first plan with the
+                change
     appointed   until the cluster store has the record
-    leading     until the new leader tells of itself that it leads in that epoch
+    leading     until the new leader reports that it leads in that epoch
 
-One that another change overtakes, or that this node does not see to its end as it is no longer the controller, ends
-there. Knows nothing of what is planned and why; `time` is the controller's clock. Pure, but for the tracer.
+A change that is overtaken by another one, or that this node cannot follow to its end because it is no longer the
+controller, ends there. Knows nothing of what is planned and why; `time` is the controller's clock. Pure, except for the
+tracer.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,13 +20,13 @@ from headrace.tracing.spans import FAILOVER, Span
 from headrace.tracing.tracer import Tracer
 
 MOST: Final = 10_000
-"""Changes that are under way; of more there are no spans."""
+"""Most changes followed at the same time; further ones get no span."""
 OVERTAKEN: Final = "OVERTAKEN"
 CONTROLLER_LEFT: Final = "CONTROLLER_LEFT"
 
 
 class _Appointed(NamedTuple):
-    """A new leader that does not lead yet, as far as is known."""
+    """A new leader that is not yet known to lead. Times are seconds of the controller's clock."""
 
     change: PutContainer
     former: NodeId
@@ -34,7 +36,7 @@ class _Appointed(NamedTuple):
 
 
 class LeaderChanges:
-    """One controller's."""
+    """The changes of leaders made by one controller."""
 
     def __init__(
         self,
@@ -43,27 +45,27 @@ class LeaderChanges:
         time: Callable[[], float],
         replica: Callable[[NodeId, ContainerId], ReplicaState | None],
     ) -> None:
-        """`replica`: as its node told of it last."""
+        """`replica` returns a replica as last reported by its node."""
         self._tracer = tracer
         self._time = time
         self._replica = replica
         self._decided: dict[ContainerId, float] = {}
-        """Since when the plans want another leader."""
+        """When plans first wanted another leader for the container."""
         self._appointed: dict[ContainerId, _Appointed] = {}
 
     def decided(self, change: PutContainer, leader: NodeId | None) -> None:
-        """A plan that is being made asks for this. `leader`: who leads the container now."""
+        """The current plan contains this change. `leader`: the container's present leader."""
         if self._tracer.is_on and change.record.leader != leader:
             self._decided.setdefault(change.record.container_id, self._time())
 
     def planned(self, changes: Iterable[Change]) -> None:
-        """A plan was made: what it does not ask for is wanted no longer."""
+        """A plan is complete: changes that it does not contain are no longer wanted."""
         if self._decided:
             wanted = {change.record.container_id for change in changes if isinstance(change, PutContainer)}
             self._decided = {container: at for container, at in self._decided.items() if container in wanted}
 
     def appointed(self, change: PutContainer, former: NodeId) -> None:
-        """The cluster store has a record with another leader."""
+        """The cluster store now has a record with another leader."""
         if not self._tracer.is_on:
             return
         container, now = change.record.container_id, self._time()
@@ -77,7 +79,7 @@ class LeaderChanges:
         self.told(change.record.leader, container, self._replica(change.record.leader, container))
 
     def told(self, node: NodeId, container: ContainerId, replica: ReplicaState | None) -> None:
-        """A node told of a replica. Costs a look-up where nobody was appointed."""
+        """A node reported a replica. Costs only a look-up if no leader was appointed."""
         found = self._appointed.get(container)
         if found is None or replica is None or replica.role != "primary":
             return
@@ -87,7 +89,7 @@ class LeaderChanges:
             self._end(found, self._time())
 
     def forget(self) -> None:
-        """This node is the controller no longer, or only now."""
+        """This node has become or ceased to be the controller."""
         now = self._time()
         for each in self._appointed.values():
             self._end(each, now, CONTROLLER_LEFT)

@@ -1,7 +1,8 @@
 """When the cluster's feature level is raised (store.features has how). Pure: no I/O, no clock.
 
-By itself after all nodes have supported a higher one and have been well for `wait_s`, at once where somebody asked for
-it; never past a hold. Since when they have is in the store, so a new controller goes on with the wait of the last one.
+The level is raised automatically once all nodes have supported a higher one and have been well for `wait_s`, or at once
+if someone requested it; never past a hold. The time since when the nodes have supported it is in the store, so a new
+controller continues the wait of the last one.
 """
 
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ from headrace.store.records import FeaturesRecord
 
 @dataclass(frozen=True, slots=True)
 class NoteAble:
-    """Since when all nodes support a higher level and are well; 0: they are not."""
+    """Record since when all nodes support a higher level and are well; 0: they do not, or are not."""
 
     since: Millis
 
 
 @dataclass(frozen=True, slots=True)
 class BeginRaising:
-    """The first step."""
+    """Take the first step."""
 
     level: int
     reason: str
@@ -29,7 +30,7 @@ class BeginRaising:
 
 @dataclass(frozen=True, slots=True)
 class FinishRaising:
-    """The second step: all nodes have taken the first."""
+    """Take the second step: all nodes have taken the first."""
 
     level: int
 
@@ -38,7 +39,8 @@ LevelStep = NoteAble | BeginRaising | FinishRaising
 
 
 def level_step(observed: Observed, features: FeaturesRecord, *, now: float, time: Millis | None) -> LevelStep | None:
-    """What is to be done next. `now`: of the controller's clock; `time`: the cluster's, None: not known."""
+    """Return the next step, if any. `now`: the controller's clock, in seconds; `time`: the cluster's time, None if
+    unknown."""
     if features.raising > features.level:
         return FinishRaising(features.raising) if _are_fenced(observed, features.raising, now) else None
     able = common(observed.nodes.values())
@@ -59,7 +61,7 @@ def level_step(observed: Observed, features: FeaturesRecord, *, now: float, time
 
 
 def are_well(observed: Observed, now: float) -> bool:
-    """Whether all nodes answer, and no container lacks a replica in sync."""
+    """Return whether all nodes answer and no container lacks a replica in sync."""
     if not all(observed.is_alive(node, now) for node in observed.nodes):
         return False
     short = (observed.containers[each] for each in observed.inventory.short)
@@ -67,7 +69,7 @@ def are_well(observed: Observed, now: float) -> bool:
 
 
 def _are_fenced(observed: Observed, level: int, now: float) -> bool:
-    """Whether each node that is registered lives, and has its folder refuse older versions."""
+    """Return whether every registered node is alive and its data folder refuses versions older than `level`."""
     for node in observed.nodes:
         result = observed.probes.get(node)
         if not observed.is_alive(node, now) or result is None or result.answer is None or result.answer.fenced < level:

@@ -1,14 +1,15 @@
-"""What the controller knows when it plans, and what it concludes from it about each node. No I/O, no clock.
+"""What the controller knows when it plans, and what it concludes about each node. No I/O, no clock.
 
-Times are of the controller's own monotonic clock.
+Times are seconds of the controller's own monotonic clock.
 
     ALIVE    answers probes
-    DOUBT    does not just now, or not yet: nothing is taken from it and nothing given to it
+    DOUBT    does not answer just now, or has not yet: nothing is taken from it and nothing given to it
     DEAD     refused twice, silent for 2 s, or no longer registered
 
-A node that is silent here, or refuses, but that a living one has just heard, is in doubt and not dead: it may be we who
-are cut off, by a network or a firewall. Of one that refuses some others are asked first (`witnesses`). A node that this
-process has never heard is in doubt for the first seconds of the process, since all may have started together.
+A node that is silent here or refuses connections, but that a living node has just heard, is in doubt and not dead: this
+node itself may be cut off, by a network fault or a firewall. If a node refuses connections, some other nodes are asked
+first (`witnesses`). A node that this process has never heard is in doubt for the first seconds of the process, since
+all nodes may have started together.
 """
 
 from bisect import bisect
@@ -25,43 +26,49 @@ from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 WITNESSES: Final = 5
+"""Most nodes asked about a node that refuses connections."""
 DEFAULT_VOLUME = "default"
+"""Name of the volume that always exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times of the plan, in seconds, and bounds."""
+    """Bounds of the plan, and times in seconds."""
 
     doubt_s: float = 0.5
-    """A probe that takes longer puts its node in doubt."""
+    """A node is in doubt while a probe has not been answered for this long."""
     silence_s: float = 2.0
+    """A node is dead after this long without an answer."""
     gather_s: float = 5.0
-    """So long the first containers wait for more nodes, and a new process for nodes that it never heard."""
+    """The first containers wait this long for more nodes, and a new process waits this long for nodes that it has never
+    heard."""
     rebuild_after_s: float = 600.0
-    """A node that has been dead for so long has its replicas rebuilt elsewhere."""
+    """The replicas of a node that has been dead for this long are rebuilt elsewhere."""
     idle_s: float = 10.0
-    """A leader that answers but does not lead for so long is replaced."""
+    """A leader that answers but does not lead for this long is replaced."""
     apart_s: float = 1.0
-    """So long the catalog's leader may fail to hear a node that lives; who hears more nodes leads then."""
+    """If the catalog's leader does not hear a living node for this long, a node that hears more becomes leader."""
     witness_s: float = 0.5
-    """So long others may take to say whether they hear a node that refuses."""
+    """Other nodes have this long to report whether they hear a node that refuses connections."""
     openless_s: float = 3.0
-    """So long a node that leads closed containers has to make its next open one itself."""
+    """A node that leads only closed containers has this long to create its next open one itself."""
     back_s: float = 12.0
-    """So long a node that came back is up before it leads again. librdkafka waits up to 10 s between two attempts to
-    connect with a node that was down (reconnect.backoff.max.ms): what was led there sooner would wait as long."""
+    """A node that came back must be up this long before it leads again. librdkafka waits up to 10 s between two
+    attempts to connect to a node that was down (reconnect.backoff.max.ms), so its clients would not reach a new leader
+    there sooner."""
     return_s: float = 30.0
-    """So long a node that came back has to catch up with an open container, before it gets a new one."""
+    """A node that came back has this long to catch up with an open container before it gets a new one."""
     forget_after_s: float = 600.0
-    """So long the record of a deleted container stays."""
+    """The record of a deleted container is kept this long."""
     set_back_s: float = 2.0
-    """So long a node may know better than the store before that is called set back: views are behind for a moment."""
+    """A node must know a newer record than the store for this long before the store counts as restored to an old copy;
+    views lag for a moment."""
     rebuilds_at_once: int = 8
-    """Closed containers that are copied at a time."""
+    """Most closed containers that are copied at the same time."""
 
 
 class Life(Enum):
-    """How a node is, as far as we can tell."""
+    """The state of a node, as far as this node can tell."""
 
     ALIVE = "alive"
     DOUBT = "in doubt"
@@ -70,37 +77,38 @@ class Life(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What probes of one process incarnation of a node told."""
+    """The results of probes of one process incarnation of a node."""
 
     answer: ProbeAnswer | None = None
     """The last answer."""
     heard_at: float | None = None
+    """When the last answer arrived."""
     silent_since: float | None = None
-    """When the first probe was sent that has no answer, since the last answer."""
+    """When the first unanswered probe after the last answer was sent."""
     refused_twice: bool = False
-    """Its host, or a firewall, said twice in a row that nobody listens."""
+    """The node's host, or a firewall, refused the connection twice in a row."""
     refused_at: float = float("-inf")
-    """When it did so for the second time."""
+    """When the connection was refused for the second time."""
     asked_at: float = float("-inf")
-    """When the last answer was asked for."""
+    """When the probe was sent that got the last answer."""
     partly: bool = False
-    """Not all of its replicas are known yet: what is not known of may be there."""
+    """Not all of the node's replicas are known yet: a replica that is not known may still exist."""
     told_at: float | None = None
-    """When it had told of all its replicas last. None: whenever it was heard."""
+    """When the last complete report of the node's replicas arrived. None: at `heard_at`."""
 
 
 Condition = tuple[str, int, str]
-"""Something that matters only when it lasts: what, of which container or node, and a detail."""
+"""Something that matters only if it lasts: a name, the container or node, and a detail."""
 
 
 def up(node: NodeId) -> Condition:
-    """The node takes roles."""
+    """The node can take roles."""
     return "up", node, ""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that a plan is made of."""
+    """Everything that a plan is based on."""
 
     own: NodeId
     """The controller's node."""
@@ -109,29 +117,30 @@ class Observed:
     versions: Mapping[ContainerId, int]
     volumes: Mapping[str, VolumeRecord]
     probes: Mapping[NodeId, ProbeResult]
-    """Of the runs that are registered."""
+    """Results for the registered process incarnations."""
     first_nodes: int = 1
     lease_since: float = 0.0
     started_at: float = float("-inf")
-    """Of this process."""
+    """When this process started."""
     counted_from: float = float("-inf")
-    """When this process last stood still. Silence counts from then on only: answers may have waited meanwhile."""
+    """When this process was last suspended. Silence counts only from then on, because answers may have been waiting to
+    be read."""
     since: Mapping[Condition, float] = field(default_factory=dict)
-    """When each present condition began."""
+    """When each current condition began."""
     creating: frozenset[tuple[str, NodeId, str]] = frozenset()
-    """(kind, leader, volume) of containers that are being made."""
+    """(kind, leader, volume) of containers that are being created."""
     fell_at: float = float("-inf")
-    """When this node saw the cluster store set back: of containers whose replicas have not been heard of since, nobody
-    knows whether their records are the newest."""
+    """When this node saw that the cluster store was restored to an old copy. If the replicas of a container have not
+    been heard of since, its record may not be the newest."""
     settings: Settings = Settings()
     kept: Inventory | None = None
-    """An inventory of `containers`, `versions` and what probes told, brought up to date by `find_at_rest`, which does
-    not change while this is in use. None: one is made, and all containers are looked at."""
+    """An inventory of `containers`, `versions` and the probed replicas, updated by `find_at_rest` and otherwise
+    constant while this object is in use. None: an inventory is created, and all containers are examined."""
     inventory: Inventory = field(init=False, repr=False)
     _replaced: frozenset[NodeId] = field(init=False, repr=False)
-    """Nodes whose disk is gone: a newer one runs where they ran."""
+    """Nodes whose disk is gone: a newer node runs in their place."""
     _lives: dict[float, dict[NodeId, Life]] = field(init=False, repr=False, default_factory=dict)
-    """As they were found, by time."""
+    """Node states already determined, by time."""
     _heard: dict[NodeId, frozenset[NodeId]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -147,14 +156,14 @@ class Observed:
         older = {node.node_id for node in self.nodes.values() if node.slot and newest[node.slot] != node.node_id}
         object.__setattr__(self, "_replaced", frozenset(older))
 
-    # --- which containers are looked at
+    # --- which containers are examined
 
     def find_at_rest(self, now: float) -> Iterator[None]:
-        """Have the inventory find out which containers are at rest, in steps."""
+        """Have the inventory determine, in steps, which containers are at rest."""
         return self.inventory.find_at_rest({node: self._node_state(node, now) for node in self.nodes}, self.volumes)
 
     def astir(self) -> Iterable[ContainerId]:
-        """The containers that a plan looks at: none that is left out would have a change or a condition."""
+        """Return the containers that a plan examines: no other container would get a change or a condition."""
         if self.kept is None:
             return (key for key, each in self.containers.items() if each.state != DELETED)
         return self.inventory.astir()
@@ -168,14 +177,19 @@ class Observed:
     # --- containers and replicas
 
     def know_better(self, container: ContainerId) -> Collection[NodeId]:
-        """The nodes that know a change of a container's record that the store has not: it was set back, or this node's
-        view of it is behind for a moment. As long as there are any, nothing is decided for the container.
+        """Return the nodes that know a change of a container's record that the store does not have.
+
+        Either the store was restored to an old copy, or this node's view of it lags for a moment. While there are such
+        nodes, nothing is decided for the container.
         """
         return self.inventory.know_better(container)
 
     def unheard_since_fall(self, record: ContainerRecord) -> Sequence[NodeId]:
-        """The nodes with replicas of a container of which nothing has been heard since the store was set back: any of
-        them may know better than the record."""
+        """Return the nodes with replicas of a container that have not been heard since the store was restored to an old
+        copy.
+
+        Any of them may know a newer record.
+        """
         if self.fell_at == float("-inf"):
             return ()
         return [node for node in record.replicas if node in self.nodes and not self._is_heard_since(node, self.fell_at)]
@@ -187,14 +201,14 @@ class Observed:
         return (result.heard_at if result.told_at is None else result.told_at) > at
 
     def is_told(self, node: NodeId) -> bool:
-        """Whether all of a node's replicas are known: else one that is not may be there."""
+        """Return whether all of a node's replicas are known: otherwise a replica that is not known may still exist."""
         result = self.probes.get(node)
         return result is not None and result.answer is not None and not result.partly
 
     # --- nodes
 
     def life(self, node: NodeId, now: float) -> Life:
-        """How a node is."""
+        """Return the state of a node."""
         lives = self._lives.get(now)
         if lives is None:
             lives = self._lives[now] = {}
@@ -231,7 +245,8 @@ class Observed:
         return False
 
     def witnesses(self, node: NodeId, now: float) -> Sequence[NodeId]:
-        """The nodes whose word on one that refuses counts: some that answer, those that follow it in order of ids."""
+        """Return the nodes to ask about a node that refuses connections: some that answer, those that follow it in
+        order of ids."""
         answering = sorted(
             other
             for other, result in self.probes.items()
@@ -244,7 +259,8 @@ class Observed:
         return (answering[after:] + answering[:after])[:WITNESSES]
 
     def is_refused_here_alone(self, node: NodeId, now: float) -> bool:
-        """Whether a node that refuses is heard by a witness that was asked since, or one has yet to say so."""
+        """Return whether a witness that was asked since hears a node that refuses connections here, or has yet to
+        report."""
         refused_at = self.probes[node].refused_at
         for other in self.witnesses(node, now):
             result = self.probes[other]
@@ -257,12 +273,12 @@ class Observed:
         return False
 
     def is_alive(self, node: NodeId, now: float) -> bool:
-        """Whether it answers."""
+        """Return whether a node answers."""
         return self.life(node, now) is Life.ALIVE
 
     def takes_roles(self, node: NodeId, now: float) -> bool:
-        """Whether roles and replicas may be given to it: it lives, reaches the store, its disk writes, and it is not
-        about to leave."""
+        """Return whether roles and replicas may be given to a node: it is alive, reaches the store, its disk is not
+        stuck, and it is not leaving."""
         record = self.nodes.get(node)
         return (
             record is not None
@@ -274,20 +290,21 @@ class Observed:
         )
 
     def is_steady(self, node: NodeId, now: float) -> bool:
-        """Whether it has been up for so long that clients which found it down try it again."""
+        """Return whether a node has been up for so long that clients that found it down have tried it again."""
         return now - self.since.get(up(node), now) >= self.settings.back_s
 
     def reaches_store(self, node: NodeId) -> bool:
-        """Whether it said so."""
+        """Return whether a node reported that it reaches the cluster store."""
         result = self.probes.get(node)
         return result is not None and result.answer is not None and result.answer.reaches_store
 
     def is_stuck(self, node: NodeId) -> bool:
-        """Whether its disk hangs, as it told last: all its replicas are on it."""
+        """Return whether a node last reported that its disk hangs; all its replicas are on that disk."""
         return self.inventory.is_stuck(node)
 
     def is_gone(self, node: NodeId, now: float) -> bool:
-        """Whether its replicas are to be rebuilt elsewhere: removed, drained, or dead for long."""
+        """Return whether a node's replicas are to be rebuilt elsewhere: it was removed or drained, or has been dead for
+        long."""
         record = self.nodes.get(node)
         if record is None or record.draining or node in self._replaced:
             return True
@@ -297,11 +314,11 @@ class Observed:
         return since is not None and now - since >= self.settings.rebuild_after_s
 
     def replica(self, node: NodeId, container: ContainerId) -> ReplicaState | None:
-        """A replica, as its node told of it last."""
+        """Return a replica as last reported by its node."""
         return self.inventory.replica(node, container)
 
     def heard_by(self, node: NodeId) -> frozenset[NodeId]:
-        """The nodes that it hears, as it told last."""
+        """Return the nodes that a node hears, as it last reported."""
         heard = self._heard.get(node)
         if heard is None:
             result = self.probes.get(node)
@@ -310,24 +327,24 @@ class Observed:
         return heard
 
     def unheard_by(self, node: NodeId, now: float) -> frozenset[NodeId]:
-        """The other nodes that are not dead, and that it does not hear: the way between the two is cut."""
+        """Return the other nodes that are not dead but that a node does not hear: the network between them is cut."""
         return frozenset(
             other
             for other in self.nodes.keys() - self.heard_by(node) - {node}
             if self.life(other, now) is not Life.DEAD
-            and (result := self.probes.get(other)) is not None  # else it has just been registered
+            and (result := self.probes.get(other)) is not None  # otherwise it has just been registered
             and result.heard_at is not None
         )
 
     def loads(self) -> dict[NodeId, NodeLoad]:
-        """What each node said it carries."""
+        """Return the load that each node reported."""
         return {node: result.answer.load for node, result in self.probes.items() if result.answer is not None}
 
 
 def cut_off(observed: Observed, now: float) -> str:
-    """Why another node should rather be the controller, as this one hears too little; "": no reason.
+    """Return why another node should be the controller, since this one hears too few nodes; "" if there is no reason.
 
-    Only silence counts, and refusals that nobody else gets: else they tell of a process that ended.
+    Only silence counts, and refusals that no other node gets: other refusals mean that a process has ended.
     """
     settings = observed.settings
     heard = {observed.own} | {node for node in observed.nodes if observed.is_alive(node, now)}
@@ -342,7 +359,7 @@ def cut_off(observed: Observed, now: float) -> str:
         return f"hears {len(heard)} nodes, and no longer {len(lost)} that it heard before"
     for node in sorted(heard - {observed.own}):
         theirs = ({node} | observed.heard_by(node)) & (heard | silent.keys())
-        # By then what the other has heard is newer than what was heard here.
+        # After this time the other node's report is newer than what was heard here.
         deaf_to = [each for each in theirs - heard if silent[each] >= 1.75 * settings.silence_s]
         if deaf_to and len(theirs) > len(heard) and observed.takes_roles(node, now):
             return f"hears {len(heard)} nodes, and node {node} hears {len(theirs)}"
@@ -350,7 +367,7 @@ def cut_off(observed: Observed, now: float) -> str:
 
 
 def _is_nearly_dead(observed: Observed, node: NodeId, silence: float, now: float) -> bool:
-    """Somewhat before it counts as dead (`Observed.life`): as there, a probe that has just been sent proves nothing."""
+    """Return whether a node will soon count as dead (`Observed.life`); there too, a probe just sent proves nothing."""
     result, silence_s = observed.probes[node], observed.settings.silence_s
     if result.heard_at is None or result.silent_since is None:
         return False

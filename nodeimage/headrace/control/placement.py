@@ -1,10 +1,11 @@
 """Which nodes hold a container's replicas. Pure.
 
-A volume's zones and labels say which nodes it may use. Among those, replicas go to zones and failure hosts that have
-none of this container yet, then to nodes that hold few open containers of the volume, for those are written to alike,
-and whose disks are less full. An empty disk counts no more than twice as much as others, or a new node would have a
-replica of all that is written. Hosts and zones are shared only where `spread` is `preferred` (a laptop has one host)
-and nothing else is there; zones also where there are fewer of them than replicas.
+A volume's zones and labels restrict the nodes that it may use. Among these, replicas go first to zones and failure
+hosts that have no replica of the container yet, then to nodes that hold few open containers of the volume, since these
+are assumed to be written to equally, and whose disks are less full. An empty disk counts at most twice as much as
+others: otherwise a new node would get a replica of everything that is written. Hosts and zones are shared only if
+`spread` is `preferred` (a laptop has one host) and there is no other choice; zones also if there are fewer of them than
+replicas.
 """
 
 from collections import Counter
@@ -17,32 +18,32 @@ from headrace.peer.reports import NodeLoad
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 DISK_FULL = 0.9
-"""Of a node's disk: above it others are taken first."""
+"""Part of a node's disk in use above which other nodes are preferred."""
 _SHARE_STEPS: Final = 20
-"""Disks that differ by less than one of so many parts are alike."""
+"""Disk use is rounded down to this many steps, so that similar disks count as equal."""
 
 
 class Held:
-    """How many replicas each node holds."""
+    """The number of replicas that each node holds."""
 
     def __init__(self, containers: Iterable[ContainerRecord] = ()) -> None:
         self.total: Counter[NodeId] = Counter()
-        """An open one weighs as much as four closed ones, which only shrink."""
+        """Weighted count: an open replica counts as four closed ones, which only shrink."""
         self.open: Counter[tuple[str, NodeId]] = Counter()
-        """Of open containers, by volume."""
+        """Replicas of open containers, by volume and node."""
         for container in containers:
             if container.state != DELETED:
                 self.add(container, container.replicas)
 
     def add(self, container: ContainerRecord, nodes: Iterable[NodeId], *, by: int = 1) -> None:
-        """Replicas of a container on these nodes; `by` -1: they are there no longer."""
+        """Add a container's replicas on these nodes, or remove them with `by=-1`."""
         for node in nodes:
             self.total[node] += by * (4 if container.state == OPEN else 1)
             if container.state == OPEN:
                 self.open[container.volume, node] += by
 
     def copy(self) -> "Held":
-        """One that may be changed by itself."""
+        """Return an independent copy."""
         held = Held()
         held.total, held.open = self.total.copy(), self.open.copy()
         return held
@@ -60,10 +61,11 @@ def choose_members(
     every_node: Mapping[NodeId, NodeRecord] | None = None,
     held: Held | None = None,
 ) -> list[NodeId]:
-    """`first` and `present` (members already, perhaps gone), and then the best of `nodes`, `count` in all, or fewer.
+    """Return `first` and `present` (existing members, perhaps gone), then the best of `nodes`: `count` in all, or
+    fewer.
 
-    `every_node` tells where members lie that are not among `nodes`; `held` is that of `containers`, for
-    callers that choose often.
+    `every_node` describes members that are not among `nodes`. `held` is the result of `Held(containers)`, for callers
+    that choose often.
     """
     known = {**(every_node or {}), **{node.node_id: node for node in nodes}}
     chosen = [first, *(node for node in present if node != first)]
@@ -104,7 +106,7 @@ def least_needed(
     volume: str,
     among: Collection[NodeId],
 ) -> NodeId:
-    """Which of some members a container with one too many should do without."""
+    """Return which member a container with one replica too many should give up."""
     zones = Counter(nodes[node].zone for node in members)
     hosts = Counter(nodes[node].fails_with for node in members)
     burden = _Burden(held, loads, volume, members)
@@ -120,7 +122,7 @@ def least_needed(
 
 
 class _Burden:
-    """What each of `nodes` carries, as far as it matters to a volume's next replica."""
+    """The load of each of `nodes`, as far as it matters for the placement of a volume's next replica."""
 
     def __init__(self, held: Held, loads: Mapping[NodeId, NodeLoad], volume: str, nodes: Collection[NodeId]) -> None:
         self._held = held
@@ -129,7 +131,7 @@ class _Burden:
         self._mean = max(sum(held.open[volume, node] for node in nodes) / max(len(nodes), 1), 1.0)
 
     def of(self, node: NodeId) -> tuple[bool, float, int, float, NodeId]:
-        """The least first."""
+        """Return a sort key: the least loaded node first."""
         load = self._loads.get(node, NodeLoad())
         share = load.disk_used / load.disk_total if load.disk_total > 0 else 0.0
         opened = self._held.open[self._volume, node] / self._mean + int(share * _SHARE_STEPS) / _SHARE_STEPS

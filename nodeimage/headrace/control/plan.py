@@ -1,19 +1,19 @@
-"""What should change now, from what is observed. Pure: no I/O, no clock; the same input gives the same plan.
+"""The changes to make now, from what is observed. Pure: no I/O, no clock; the same input gives the same plan.
 
-In this order, with at most one change for a container; the next plan sees what came of it:
+Changes are planned in this order, at most one for each container; the next plan sees the results:
 
-    frozen       nothing is decided for a container whose record the store has only as an older copy, or may have
-    leaders      of nodes that are dead, stop, are drained, have a disk that hangs, stall or do not lead go to a member
-                 of the in-sync set
-    replicas     there are as many as the volume wants, on nodes that stay (control.replicas)
-    containers   the catalog, and for every node an open container of each volume that it leads; full disks lead none
-                 where others have room
+    frozen       nothing is decided for a container if the store has, or may have, only an older copy of its record
+    leaders      on nodes that are dead, stopping, drained, have a stuck disk, stall or do not lead are replaced by a
+                 member of the in-sync set
+    replicas     there are as many as the volume wants, on nodes that stay (control.replica_plan)
+    containers   the catalog, and for every node an open container of each volume that it leads; nodes with full disks
+                 lead none if others have room
 
-What is looked at are the containers that are not at rest (control.inventory), and counts of the others. A plan is made
-in steps, so that others get their turn in between; what it has by then can be carried out meanwhile.
+A plan examines the containers that are not at rest (control.inventory), and counts of the others. It is made in steps,
+so that other tasks get their turn in between; its first changes can be applied meanwhile.
 
-Nothing here makes it safe to be wrong: a change is a compare and set, and a new leader is always in sync. Being wrong
-costs a change of role, no record.
+Safety does not depend on the plan: a change is a compare-and-set, and a new leader is always in sync. A wrong plan
+costs a change of role, but no record.
 """
 
 from collections import Counter
@@ -43,17 +43,17 @@ __all__ = ["conditions", "forgettable", "plan", "planning"]
 
 
 def plan(observed: Observed, now: float) -> list[Change]:
-    """The changes to make now, most urgent first."""
+    """Return the changes to make now, most urgent first."""
     return [change for changes in planning(observed, now) for change in changes]
 
 
 def planning(observed: Observed, now: float) -> Iterator[list[Change]]:
-    """The same in steps: what each of them adds, often nothing."""
+    """Yield the same changes in steps: what each step adds, often nothing."""
     return _Plan(observed, now).make()
 
 
 class _Plan:
-    """One plan in the making. Of containers it says how they will be."""
+    """A plan in progress. It describes containers as they will be after its changes."""
 
     def __init__(self, observed: Observed, now: float) -> None:
         inventory = observed.inventory
@@ -62,18 +62,18 @@ class _Plan:
         self._now = now
         self._changes: list[Change] = []
         self._told = 0
-        """So many of them were handed on."""
+        """Number of changes that have been yielded."""
         self._changed: dict[ContainerId, ContainerRecord] = {}
         self._touched: set[int] = set()
         self._led = inventory.led.copy()
         self._data_led = inventory.data_led.copy()
         self._open_led = inventory.open_led.copy()
         self._held: Held | None = None
-        """Of containers as they will be, once a place for one is looked for."""
+        """Replicas by node, after the changes of this plan; computed when a place for a container is first needed."""
         self._waiting: set[int] = set()
         self._frozen: set[int] = set()
         self._full = {node.node_id for node in observed.nodes.values() if node.full}
-        """Nodes that give no room: where disks are full, those that are dead or gone give none either."""
+        """Nodes without room; if some disks are full, dead and removed nodes count as having no room either."""
         if self._full:
             members = [node for node, weight in inventory.held.total.items() if weight > 0]
             self._full |= {node for node in members if observed.life(node, now) is Life.DEAD}
@@ -108,11 +108,11 @@ class _Plan:
         return new
 
     def _record(self, container: ContainerId) -> ContainerRecord:
-        """As it will be."""
+        """Return a container's record after the changes of this plan."""
         return self._changed.get(container) or self._observed.containers[container]
 
     def _by_weight(self) -> list[ContainerId]:
-        """The catalog first, then what is written to."""
+        """Return the containers to examine: the catalog first, then open containers."""
 
         def weight(container: ContainerId) -> tuple[bool, bool, ContainerId]:
             record = self._observed.containers[container]
@@ -142,11 +142,13 @@ class _Plan:
                     made = _as_record(change)
                     self._held.add(made, made.replicas)
 
-    # --- a store that was set back
+    # --- a store restored to an old copy
 
     def _is_frozen(self, record: ContainerRecord) -> bool:
-        """Whether nothing may be decided for a container: who was appointed by an old record would cut what others
-        acknowledged by newer ones. It is told once it is no view that is behind for a moment.
+        """Return whether nothing may be decided for a container.
+
+        A leader appointed by an old record would cut what others acknowledged under newer ones. The state is reported
+        once it can no longer be explained by a view that lags for a moment.
         """
         container = record.container_id
         better = self._observed.know_better(container)
@@ -185,7 +187,7 @@ class _Plan:
                 return Wait(record.container_id, f"{reason}, and none of those in sync (nodes {names}) can lead")
         if has_another(observed, record, leader):
             reason = f"node {leader} has lost the replica that was in sync"
-            if able:  # whoever it is: nobody can read until one leads, also where that node is drained or has just come
+            if able:  # any candidate, even on a drained or new node: there are no reads until one leads
                 return self._hand_over(record, able[0], reason)
             if self._has_yet_to_tell(record):
                 return None
@@ -196,12 +198,12 @@ class _Plan:
             what = "is stopping" if registered.stopping else "is drained"
             if willing:
                 return replace(self._hand_over(record, willing[0], f"node {leader} {what}"), is_planned=True)
-            # A drained node's container needs another replica first; the replicas' turn sees to it.
+            # A drained node's container first needs another replica, which the replicas' step provides.
             return None
         if willing and observed.is_stuck(leader):
             return self._hand_over(record, willing[0], f"the disk of node {leader} hangs")
         replica = observed.replica(leader, record.container_id)
-        # Of a container of records the partitions leave by themselves, unless not even their seals have room.
+        # Partitions leave a full data container by themselves, unless not even their seals have room.
         is_shut_in = record.kind == CATALOG or (replica is not None and replica.cramped)
         if is_shut_in and (relieved := self._relieve_full(record, willing)):
             return relieved
@@ -213,13 +215,13 @@ class _Plan:
         return self._reconcile(record, willing)
 
     def _has_yet_to_tell(self, record: ContainerRecord) -> bool:
-        """Whether a member that lives has not told of all its replicas yet, so that it may be able to lead."""
+        """Return whether a living member has not reported all of its replicas yet, so that it may be able to lead."""
         return any(
             self._observed.is_alive(node, self._now) and not self._observed.is_told(node) for node, _ in record.in_sync
         )
 
     def _relieve(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
-        """Hand over a container that cannot commit, to a member that sees more of its followers."""
+        """Hand over a container that cannot commit to a member that hears more of its followers."""
         seen = self._followers_seen(record.leader, record.replicas)
         best = max(willing, key=lambda node: self._followers_seen(node, record.replicas), default=None)
         if best is None or self._followers_seen(best, record.replicas) <= seen:
@@ -231,38 +233,40 @@ class _Plan:
         return self._hand_over(record, best, reason)
 
     def _relieve_full(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
-        """Hand over a container that takes no records, as disks are full, to a member where it does."""
+        """Hand over a container that takes no records because of full disks to a member on which it does."""
         if record.room(self._full) > Room.NONE:
             return None
         for node in willing:
             if record.room(self._full, leader=node) == Room.NONE or not self._hears_as_much(node, record):
                 continue
-            # The catalog lives on the reserve meanwhile: it need not follow a node that comes and goes.
+            # The catalog uses the reserve meanwhile, so it need not move to a node that comes and goes.
             if record.kind != CATALOG or self._observed.is_steady(node, self._now):
                 return self._hand_over(record, node, f"the disk of node {record.leader} is full")
         return None
 
     def _hears_as_much(self, node: NodeId, record: ContainerRecord) -> bool:
-        """As much as the leader, or the container would be given back for that."""
+        """Return whether a node hears as much as the leader: otherwise the container would soon be handed back."""
         observed, leader, now = self._observed, record.leader, self._now
         return len(observed.unheard_by(node, now)) <= len(observed.unheard_by(leader, now)) and self._followers_seen(
             node, record.replicas
         ) >= self._followers_seen(leader, record.replicas)
 
     def _followers_seen(self, node: NodeId, replicas: Collection[NodeId]) -> int:
-        """How many of those that would follow it a node hears."""
+        """Return how many of its future followers a node hears."""
         return len(self._observed.heard_by(node) & set(replicas) - {node})
 
     def _could_commit(self, node: NodeId, members: Collection[NodeId], least: int) -> bool:
-        """Whether it hears enough of those that would follow it, and have room. Else it would lead for a moment only:
-        what stalls is handed to a member that hears more (`_relieve`).
+        """Return whether a node hears enough of its future followers with room.
+
+        Otherwise it would lead only for a moment: a container that stalls is handed to a member that hears more
+        (`_relieve`).
         """
         return self._followers_seen(node, set(members) - self._full) + 1 >= least
 
     def _reconcile(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
-        """Hand over the catalog, whose leader does not hear some living node, to a member that hears more.
+        """If the catalog's leader does not hear some living node, hand the catalog over to a member that hears more.
 
-        That node could submit nothing, and would learn nothing of what others submit, for as long as the cut lasts.
+        While the network is cut, that node could submit nothing, and would learn nothing of what others submit.
         """
         began = self._observed.since.get(apart(record))
         if began is None or self._now - began < self._settings.apart_s:
@@ -292,7 +296,7 @@ class _Plan:
     # --- containers
 
     def _make_containers(self) -> Iterator[list[Change]]:
-        """The catalog, and an open container for every node that leads none."""
+        """Create the catalog, and an open container for every node that leads none."""
         observed, now = self._observed, self._now
         nodes = [node for key, node in sorted(observed.nodes.items()) if observed.takes_roles(key, now)]
         if not observed.inventory.catalogs:
@@ -322,7 +326,8 @@ class _Plan:
             self._create(CATALOG, own, volume, nodes, "the cluster has no catalog yet")
 
     def _lost_catalog(self) -> Wait | None:
-        """Why nothing is made: there is a catalog, and the store has no record of it. All else would be beside it."""
+        """Return why nothing is created: a catalog exists, but the store has no record of it. Whatever is created would
+        conflict with it."""
         observed = self._observed
         replicas = {node: observed.replica(node, CATALOG_ID) for node in sorted(observed.nodes)}
         holders = [str(node) for node, replica in replicas.items() if replica is not None and replica.epoch > 0]
@@ -335,14 +340,14 @@ class _Plan:
         if any(kind == CATALOG for kind, _, _ in self._observed.creating):
             return True
         if not all(self._observed.is_told(node.node_id) for node in nodes):
-            return False  # one may have a replica of the catalog
+            return False  # a node may have a replica of the catalog
         waited = self._now - self._observed.lease_since
         return len(nodes) >= self._observed.first_nodes or waited >= self._settings.gather_s
 
     def _see_to_room(self, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
-        """Where full disks keep every open container of the volume from taking records, let some take them again.
+        """If full disks keep every open container of the volume from taking records, let some take records again.
 
-        As long as one takes some, partitions go on there by themselves.
+        While one container takes records, partitions move to it by themselves.
         """
         if not self._full:
             return
@@ -355,12 +360,12 @@ class _Plan:
         leads = {each.leader for each in opened}
         roomy = [node for node in nodes if not node.full]
         if not opened or not roomy or not leads.issuperset(node.node_id for node in roomy):
-            return  # who leads none gets one anyway
+            return  # a node that leads none gets one anyway
         changing = any(each.container_id in self._touched - self._waiting for each in opened)
         if changing or any(name == volume.name for _, _, name in self._observed.creating):
             return
         first = min(roomy, key=lambda node: (self._led[node.node_id], node.node_id))
-        for choice in (nodes, roomy):  # without regard to zones and hosts, if that is what it takes
+        for choice in (nodes, roomy):  # the second ignores zones and hosts if necessary
             members = self._members(first, volume, choice)
             if len(set(members) - self._full) >= volume.min_in_sync:
                 reason = f"disks are full, and no container of volume {volume.name} takes records"
@@ -368,15 +373,15 @@ class _Plan:
                 return
 
     def _opened(self, volume: VolumeRecord) -> list[ContainerRecord]:
-        """The open containers of a volume, by id."""
+        """Return the open containers of a volume, by id."""
         return [self._record(each) for each in self._observed.inventory.open_data(volume.name)]
 
     def _take_records(self, opened: Iterable[ContainerRecord]) -> bool:
-        """Whether one of them does: full disks do not keep it from that, and it waits for nobody."""
+        """Return whether one of the containers takes records: full disks do not prevent it, and it can be led."""
         return any(each.room(self._full) > Room.NONE for each in opened if each.container_id not in self._waiting)
 
     def _hand_to_room(self, record: ContainerRecord) -> bool:
-        """Whether a member with room leads it from now on."""
+        """Hand a container over to a member with room, if possible; return whether it is handed over."""
         if not self._observed.is_alive(record.leader, self._now):
             return False
         able = candidates(self._observed, record, self._led.__getitem__, self._now)
@@ -387,13 +392,13 @@ class _Plan:
         return True
 
     def _see_to_open_container(self, node: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
-        """Get one back for a node that leads none, or make one."""
+        """Give an open container to a node that leads none: hand one back, or create one."""
         observed, key = self._observed, node.node_id
         if (DATA, key, volume.name) in observed.creating:
             return
         opened = self._opened(volume)
         if node.full and any(observed.is_alive(each.leader, self._now) for each in opened):
-            return  # it would take no records there
+            return  # a container led there would take no records
         leads = Counter(each.leader for each in opened)
         spare = [each for each in opened if leads[each.leader] > 1 and key in each.replicas]
         back = [
@@ -411,7 +416,7 @@ class _Plan:
             return
         patience = 0.0
         if self._full and not self._take_records(opened):
-            pass  # nothing is written before there is one
+            pass  # do not wait: nothing can be written until there is one
         elif spare:
             patience = self._settings.return_s
         elif self._data_led[key, volume.name] > 0:
@@ -420,7 +425,7 @@ class _Plan:
             return
         able = nodes
         if opened and not self._could_commit(key, self._members(node, volume, nodes), volume.min_in_sync):
-            # Without regard to zones, hosts and load, if that is what it takes.
+            # Zones, hosts and load are ignored if necessary.
             heard = observed.heard_by(key) - self._full
             able = [each for each in nodes if each.node_id == key or each.node_id in heard]
         self._create(DATA, node, volume, able, f"node {key} leads no open container of volume {volume.name}")
@@ -432,7 +437,7 @@ class _Plan:
 
     def _create(self, kind: str, first: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord], reason: str) -> None:
         members = self._members(first, volume, nodes)
-        # Where there is a catalog already, a container that could commit nothing helps nobody.
+        # Once there is a catalog, a container that could commit nothing is useless.
         if not self._observed.inventory.catalogs or len(members) >= volume.min_in_sync:
             self._add(CreateContainer(kind, tuple(members), volume.name, reason))
 

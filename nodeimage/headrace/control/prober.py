@@ -1,14 +1,15 @@
-"""Who answers: a probe to every other node once a second, more often to those in doubt.
+"""Which nodes answer: every other node is probed once a second, nodes in doubt more often.
 
-Every node probes, whoever is the controller: so a new controller knows at once who lives, and nodes can tell each other
-whom they hear. Probes of healthy nodes go out together, so that a cut of the network shows for all at the same time.
-What was seen belongs to one run of a node; another run begins unseen.
+Every node probes, whether it is the controller or not, so that a new controller knows at once which nodes are alive,
+and nodes can report to each other which nodes they hear. Probes of healthy nodes are sent together, so that a network
+cut shows for all at the same time. Results belong to one process incarnation of a node; another incarnation begins
+without results.
 
-Answers tell what the nodes' clocks show, too (control.cluster_clock). Of a node's replicas they tell what changed, in
-pages (peer.replica_pages). The first page of an answer says that the node lives, and so does an answer that is a
-refusal; as long as pages are missing, what is not known of its replicas is just that.
+Answers also report the nodes' clocks (control.cluster_clock), and the changes of the nodes' replicas, in pages
+(peer.replica_pages). The first page of an answer shows that the node is alive, and so does an answer that is an error;
+while pages are missing, nothing is concluded about replicas that are not known yet.
 
-A loop that stood still concludes nothing: the silence of others begins anew then, since their answers may be waiting.
+If this process was suspended, the silence of other nodes is counted from then on, since their answers may be waiting.
 """
 
 import asyncio
@@ -33,37 +34,46 @@ from headrace.store.records import NodeRecord
 log = structlog.get_logger()
 
 ROUND_S: Final = 1.0
+"""Seconds between two probes of a healthy node."""
 ROUNDED_S: Final = 1e-6
-"""A round that begins so soon has begun: a clock that does not show it yet would have it probed again and again."""
+"""A round due in less than this many seconds counts as begun: otherwise a node could be probed repeatedly while the
+clock does not show the new round yet."""
 DOUBT_ROUND_S: Final = 0.3
+"""Seconds between two probes while some node is in doubt; also the seconds of silence after which a node is."""
 AGAIN_S: Final = 0.03
-"""Before a refusal is asked to be confirmed."""
+"""Seconds before a refused connection is tried again for confirmation."""
 MOST_AT_ONCE: Final = 3
-"""Failures in a row that are asked to be confirmed: a process that dies closes its sessions, and then refuses."""
+"""Most failures in a row that are confirmed at once: a process that dies first closes its sessions, then refuses."""
 PROBE_S: Final = 2.5
-"""An answer that takes longer is not waited for; more probes are under way by then."""
+"""Seconds for which an answer is awaited; later probes are already in progress by then."""
 MOST_UNDER_WAY: Final = 4
+"""Most probes of one node in progress at the same time."""
 MOST_PAGES: Final = 256
-"""That are asked for one after the other; then the next round goes on."""
+"""Most pages requested one after the other; the next round continues."""
 HEARD_S: Final = 2.0
+"""Seconds after its last answer for which a node counts as heard."""
 LOOK_S: Final = 0.3
-"""A node that is asked about another does not wait for that one's answer for longer."""
+"""Most seconds that a node waits for the answer of another node about which it was asked."""
 BEAT_S: Final = 0.1
+"""Seconds between two checks whether this process was suspended."""
 STOOD_STILL_S: Final = 0.6
+"""Seconds between two such checks that show that it was."""
 
 
 class Nodes(Protocol):
-    """The part of the view that is probed."""
+    """The part of the view that the prober needs."""
 
     @property
     def nodes(self) -> dict[NodeId, NodeRecord]:
-        """Those that are registered."""
+        """The registered nodes."""
 
 
 class Prober:
-    """Keeps a ProbeResult of each other node. `changed` is called when a result changes in a way that matters to a plan
-    at once; `told` with each answer: the node, the changes of its replicas (which are not in its ProbeResult), and
-    whether it has told of all of them by now.
+    """Maintains a ProbeResult for each other node.
+
+    `changed` is called when a result changes in a way that matters to a plan at once. `told` is called with each
+    answer: the node, the changes of its replicas (which are not in its ProbeResult), and whether it has now reported
+    all of them.
     """
 
     def __init__(
@@ -90,14 +100,14 @@ class Prober:
         self.nodes_changed()
 
     async def close(self) -> None:
-        """Probe no more."""
+        """Stop probing."""
         tasks = [self._beating, *(task for each in self._watched.values() for task in each.tasks())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def nodes_changed(self) -> None:
-        """Nodes were registered, started again or removed."""
+        """Nodes were registered, restarted or removed."""
         for node, watched in list(self._watched.items()):
             record = self._view.nodes.get(node)
             if record is None or (record.run, *record.peer_address) != watched.place:
@@ -108,30 +118,30 @@ class Prober:
                 if record is None:
                     self.clocks.forget(node)
         for node, record in self._view.nodes.items():
-            if node != self._own and node not in self._watched and record.peer_port:  # it has been up, that is
+            if node != self._own and node not in self._watched and record.peer_port:  # it has been up once
                 self._results[node] = ProbeResult(partly=True)
                 self.clocks.expect(node)
                 watched = self._watched[node] = _Watched(record)
                 watched.ticker = self._loop.create_task(self._watch(watched), name=f"probe node {node}")
 
     def results(self) -> dict[NodeId, ProbeResult]:
-        """What was seen of the other nodes."""
+        """Return the results for the other nodes."""
         return dict(self._results)
 
     def counted_from(self) -> float:
-        """When this process last stood still: the silence of others counts from then on."""
+        """Return when this process was last suspended: the silence of other nodes counts from then on."""
         now = self._loop.time()
         if now - self._beat_at > STOOD_STILL_S:
             self._counted_from = self._beat_at = now
         return self._counted_from
 
     def is_in_doubt(self) -> bool:
-        """Whether it is not clear of some node how it is."""
+        """Return whether the state of some node is unclear."""
         now = self._loop.time()
         return any(_is_doubtful(result, now) for result in self._results.values())
 
     def heard(self) -> set[NodeId]:
-        """The nodes that answered within the last 2 s."""
+        """Return the nodes that answered within the last 2 s."""
         now = self._loop.time()
         return {
             node
@@ -140,19 +150,19 @@ class Prober:
         }
 
     def look_at(self, node: NodeId) -> None:
-        """Probe a node now: somebody noticed that something is wrong with it."""
+        """Probe a node now because something seems wrong with it."""
         if node in self._watched:
             self._watched[node].wake.set()
 
     def ask_about(self, node: NodeId, witnesses: Iterable[NodeId]) -> None:
-        """Probe others now, and have them try a node that refuses this one."""
+        """Probe the witnesses now, and have them probe `node`, which refuses this node's connections."""
         for each in witnesses:
             if (watched := self._watched.get(each)) is not None:
                 watched.doubted.add(node)
                 watched.wake.set()
 
     async def look_and_tell(self, nodes: Iterable[NodeId]) -> None:
-        """Return once it is known of these nodes whether they answer, or do not within a moment."""
+        """Probe `nodes`; return once each has answered or refused twice, at most after `LOOK_S`."""
         told = []
         for node in nodes:
             if (watched := self._watched.get(node)) is not None:
@@ -177,7 +187,7 @@ class Prober:
             watched.wake.clear()
 
     def _pause(self, node: NodeId) -> float:
-        """Until the next probe: when the next round begins, or soon while it is not clear how anybody is."""
+        """Return the seconds until the next probe: until the next round, or less while some node is in doubt."""
         if self.is_in_doubt() and not self._results[node].refused_twice:
             return DOUBT_ROUND_S
         left = ROUND_S - (self._loop.time() - self._origin) % ROUND_S
@@ -189,7 +199,7 @@ class Prober:
                 return
 
     async def _ask(self, watched: "_Watched") -> bool:
-        """Probe once; whether there is more to be told at once."""
+        """Probe once; return whether more pages are to be requested at once."""
         node = watched.node
         asked_at = self._loop.time()
         doubted, watched.doubted = tuple(sorted(watched.doubted)), set()
@@ -218,7 +228,7 @@ class Prober:
         return more
 
     def _spoke(self, watched: "_Watched", reason: str) -> None:
-        """A node refused to say how it is, or could not: it lives, and what it said before still counts."""
+        """A node answered with an error: it is alive, and its last report is still valid."""
         if watched.refused_for != reason:
             log.warning("a node cannot say how it is", node=watched.node, reason=reason)
             watched.refused_for = reason
@@ -241,7 +251,7 @@ class Prober:
         if known and not answer.more:
             watched.told_at = now
         self._results[watched.node] = ProbeResult(
-            # Its replicas are told apart.
+            # Its replicas are reported separately.
             structs.replace(answer, replicas=[], gone=[]),
             now,
             asked_at=asked_at,
@@ -249,7 +259,7 @@ class Prober:
             told_at=watched.told_at,
         )
         watched.tell()
-        if now - asked_at <= PROBE_S:  # else this process stood still, and the answer waited
+        if now - asked_at <= PROBE_S:  # otherwise this process was suspended while the answer was waiting
             self.clocks.told(watched.node, answer.clock)
         if (
             news.urgent
@@ -285,7 +295,7 @@ class Prober:
 
 
 class _Watched:
-    """One run of a node, and the probes to it."""
+    """One process incarnation of a node, and the probes sent to it."""
 
     __slots__ = (
         "address",
@@ -312,24 +322,25 @@ class _Watched:
         self.refusals = 0
         self.failures = 0
         self.refused_for = ""
-        """Why it could not say how it is, last."""
+        """The error with which it last answered."""
         self.told = ToldReplicas()
         self.told_at: float | None = None
-        """When all of its replicas were known last."""
+        """When all of its replicas were last known."""
         self.wake = asyncio.Event()
         self.ticker: asyncio.Task[None] | None = None
         self.under_way: set[asyncio.Task[None]] = set()
         self.doubted: set[NodeId] = set()
-        """Nodes that it is to be asked about with the next probe."""
+        """Nodes about which the next probe asks it."""
         self.to_tell: list[asyncio.Future[None]] = []
 
     def told_next(self) -> asyncio.Future[None]:
-        """Done once it answers again, or refuses twice."""
+        """Return a future that completes when the node next answers, or refuses twice."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.to_tell.append(future)
         return future
 
     def tell(self) -> None:
+        """Complete the futures of `told_next`."""
         told, self.to_tell = self.to_tell, []
         for each in told:
             if not each.done():
@@ -340,7 +351,7 @@ class _Watched:
 
 
 def _is_doubtful(result: ProbeResult, now: float) -> bool:
-    """Not answering, and not for so long that it would be in vain to ask often."""
+    """Return whether a node does not answer, but not yet for so long that frequent probes would be useless."""
     if result.refused_twice and now - result.refused_at < 1.0:
         return True  # others are asked about it
     if result.refused_twice or result.silent_since is None:
@@ -349,5 +360,5 @@ def _is_doubtful(result: ProbeResult, now: float) -> bool:
 
 
 def _essence(answer: ProbeAnswer) -> object:
-    """What a plan would look at at once; loads can wait for the next round."""
+    """Return the part of an answer that matters to a plan at once; loads can wait for the next round."""
     return answer.reaches_store, answer.ready, sorted(answer.heard)

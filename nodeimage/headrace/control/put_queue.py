@@ -1,10 +1,10 @@
 """The records that a plan puts into the cluster store: several at a time, the most important first.
 
-A put whose outcome is not known is put again until the record has another version, and nothing else is put for that
-container meanwhile. One that fails or hangs holds up none of the others.
+A put whose outcome is unknown is repeated until the record has another version, and nothing else is put for that
+container meanwhile. A put that fails or hangs does not hold up the others.
 
-What is waiting here was decided a moment ago, from what was known then: the next plan decides it anew, and takes its
-place (`begin`). What is under way goes on.
+Puts that wait here were decided a moment ago, from what was known then: the next plan decides again, and replaces them
+(`begin`). Puts in progress continue.
 """
 
 import asyncio
@@ -26,18 +26,19 @@ from headrace.store.view import ClusterView
 log = structlog.get_logger()
 
 PUTS_AT_ONCE: Final = 16
+"""Most puts in progress at the same time."""
 
 
 class _Unsure(NamedTuple):
-    """A put whose outcome is not known."""
+    """A put whose outcome is unknown."""
 
     change: PutContainer
     former: NodeId | None
-    """Who led before."""
+    """The leader before the put."""
 
 
 class PutQueue:
-    """One controller's."""
+    """The puts of one controller."""
 
     def __init__(
         self,
@@ -50,9 +51,9 @@ class PutQueue:
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
         appointed: Callable[[PutContainer, NodeId], None] = lambda _change, _former: None,
     ) -> None:
-        """`may_put`: whether this node still holds the lease. `changed` is called where a plan was behind. `spawn`
-        starts a task, and ends it with the controller. `appointed` is told of changes of leaders that were put, and who
-        led before."""
+        """`may_put`: whether this node still holds the lease. `changed`: called if a plan was based on an old version
+        of a record. `spawn`: starts a task that ends with the controller. `appointed`: called with each change of
+        leader that was put, and the former leader."""
         self._view = view
         self._store_call = store_call
         self._events = events
@@ -69,29 +70,29 @@ class PutQueue:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether the outcome of some put is not known."""
+        """Whether the outcome of some put is unknown."""
         return bool(self._unsure)
 
     def forget(self) -> None:
-        """Another controller decides from here on, or none did before."""
+        """Drop all puts: this node has become or ceased to be the controller."""
         self._waiting.clear()
         self._unsure.clear()
 
     def begin(self) -> None:
-        """A plan begins: what waits is void, and what is not sure is put again first."""
+        """A plan begins: drop the waiting puts, and first repeat those whose outcome is unknown."""
         self._waiting.clear()
         for unsure in self._unsure.values():
             self._add(unsure.change)
 
     def put(self, change: PutContainer) -> None:
-        """Put a record after those that wait, unless something is under way for its container."""
+        """Put a record after those that wait, unless a put is in progress or unknown for its container."""
         container = change.record.container_id
         if container not in self._unsure and container not in self._under_way:
             traced = self._view.may(Level.FENCED)
             self._add(replace(change, record=container_records.stamped(change.record, traced=traced)))
 
     async def rest(self, timeout_s: float) -> None:
-        """Wait until all is put, or so long."""
+        """Wait until all puts are done, at most `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -137,15 +138,15 @@ class PutQueue:
                 lambda store: container_records.put_container(store, change.record, change.version)
             )
         except StoreUnavailable as error:
-            # It may have landed, or may yet. Whatever version comes next tells.
+            # The put may have been stored, or may still be. The record's next version will show that.
             self._unsure[container] = _Unsure(change, former)
             log.warning("a container's record could not be put", container=container, reason=str(error))
             return
         except VersionConflict:
-            # One of before has landed, or somebody else was faster: the view will tell.
+            # An earlier put was stored, or another node was faster: the view will show which.
             self._view.refresh()
             return
-        except Exception:  # as little is known of what came of it
+        except Exception:  # the outcome is just as unknown
             self._unsure[container] = _Unsure(change, former)
             log.exception("putting a container's record went wrong", container=container)
             return

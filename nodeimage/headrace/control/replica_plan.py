@@ -1,13 +1,14 @@
 """How many replicas a container has, and where. Pure.
 
-Replicas are counted on nodes that stay: one that is drained, removed, or dead for `rebuild_after_s` counts no longer,
-and another node gets a replica in its place. It leaves once enough others are in sync. A removal takes the node out of
-the in-sync set too, in the same epoch; that is safe while the leader has not seen it, since it waits for more members
-than it must then. Nothing is ever added to the in-sync set here: that the leader does, when a follower has caught up.
+Only replicas on nodes that stay count: if a node is drained, removed, or dead for `rebuild_after_s`, its replica no
+longer counts, and another node gets a replica in its place. The old replica leaves once enough others are in sync. Its
+removal also takes the node out of the in-sync set, in the same epoch. That is safe even while the leader has not
+noticed it, because the leader then waits for more members than it has to. The plan never adds to the in-sync set: the
+leader does that when a follower has caught up.
 
-Followers on full disks count. But what they have yet to take cannot be committed, nor the seals behind it, so that no
-partition gets away: where too few others are left for that, nodes with room get replicas beside them. Then those that
-are out of the in-sync set, and have no room to get back in, are too many.
+Followers on full disks count. But frames that they cannot write are not committed, nor are the seals behind them, so
+that no partition can leave. If too few other members remain to commit, nodes with room get additional replicas. The
+replicas that are then out of the in-sync set, and have no room to return to it, are surplus.
 """
 
 from collections import Counter
@@ -25,7 +26,7 @@ from headrace.store.records import ContainerRecord, NodeRecord
 
 
 class Replication:
-    """The steps of one plan."""
+    """The replica steps of one plan."""
 
     def __init__(self, observed: Observed, now: float) -> None:
         self._observed = observed
@@ -37,7 +38,7 @@ class Replication:
         self._copying: Counter[bool] | None = None
 
     def step(self, record: ContainerRecord) -> PutContainer | Wait | None:
-        """The next step for one container towards the replicas that it should have."""
+        """Return the next step that brings one container closer to the replicas that it should have."""
         followed = self._follow_volume(record)
         if followed is not None:
             return followed
@@ -45,7 +46,7 @@ class Replication:
         if is_abandoned(observed, record):
             return self._stand_in(record)
         if not observed.is_alive(record.leader, now):
-            return None  # nobody to copy from; the leader comes first
+            return None  # there is no source to copy from: a new leader comes first
         lasting = [node for node in record.replicas if node in observed.nodes and node not in self._gone]
         if len(lasting) < record.wanted and not self._has_turn(record) and not self._is_let_go(record, lasting):
             return None
@@ -55,8 +56,8 @@ class Replication:
             return self._put(structs.replace(record, replicas=(*record.replicas, *added)), reason)
         safe = [node for node, _ in record.in_sync if node in lasting and self._is_safe(record, node)]
         leaving = [node for node in record.replicas if node not in lasting and node != record.leader]
-        # One that is only dead may come back and catch up: it leaves when it is not missed. One that has to go leaves
-        # when as many are in sync as there are nodes for.
+        # A node that is only dead may return and catch up, so it leaves when it is not needed. A node that has to go
+        # leaves as soon as all the nodes that are left are in sync.
         sent_away = [node for node in leaving if self._has_to_go(node)]
         if leaving and len(safe) >= record.wanted:
             return self._without(record, leaving, f"{len(safe)} others are in sync")
@@ -71,19 +72,22 @@ class Replication:
         return None
 
     def _has_to_go(self, node: NodeId) -> bool:
-        """Whether a replica is to leave a node for good."""
+        """Return whether a replica has to leave a node permanently."""
         return node not in self._observed.nodes or self._observed.nodes[node].draining
 
     def _is_let_go(self, record: ContainerRecord, lasting: list[NodeId]) -> bool:
-        """Whether something may come of a container that lacks replicas and gets none yet: one that has to go leaves
-        where no node can take its place, and where nothing lasts, that is told."""
+        """Return whether a container that lacks replicas, and gets none yet, needs a step nevertheless.
+
+        A replica that has to go leaves if no node can take its place; and if no replica is on a node that stays, that
+        is reported.
+        """
         if not lasting:
             return True
         leaving = any(self._has_to_go(node) for node in record.replicas if node not in lasting)
         return leaving and all(self._is_safe(record, node) for node in lasting) and not self._has_place(record, lasting)
 
     def _has_place(self, record: ContainerRecord, lasting: list[NodeId]) -> bool:
-        """Whether `_choose` would find a node."""
+        """Return whether `_choose` would find a node."""
         volume = self._observed.volumes.get(record.volume)
         if volume is None:
             return False
@@ -97,8 +101,10 @@ class Replication:
         )
 
     def _is_safe(self, record: ContainerRecord, node: NodeId) -> bool:
-        """Whether what the in-sync set says of a node holds still. It may have lost its folder, and be back; or stay in
-        the set for the minimum's sake."""
+        """Return whether a node in the in-sync set is in sync at present.
+
+        It may have lost its folder and returned, or be in the set only because of the minimum.
+        """
         replica = self._observed.replica(node, record.container_id)
         return (
             self._observed.is_alive(node, self._now)
@@ -110,7 +116,7 @@ class Replication:
         )
 
     def _stand_in(self, record: ContainerRecord) -> PutContainer | None:
-        """Empty replicas, none of them in sync: an unclean recovery (invariant 15) may let one lead."""
+        """Add empty replicas, none of them in sync: an unclean recovery (invariant 15) may make one of them leader."""
         added = self._choose(record, [], record.wanted, self._takers)
         if not added:
             return None
@@ -120,7 +126,8 @@ class Replication:
         return self._put(structs.replace(record, replicas=(*record.replicas, *added)), reason)
 
     def _follow_volume(self, record: ContainerRecord) -> PutContainer | None:
-        """What the volume says by now; a higher minimum only once as many are in sync, so that nothing stalls."""
+        """Apply the volume's numbers; a higher minimum only once that many replicas are in sync, so that nothing
+        stalls."""
         volume = self._observed.volumes.get(record.volume)
         if volume is None:
             return None
@@ -133,7 +140,8 @@ class Replication:
         return self._put(wanted, f"volume {volume.name} wants {volume.replicas} replicas, {least} in sync")
 
     def _held_up(self, record: ContainerRecord) -> list[NodeId]:
-        """The followers that keep a container from committing anything, as they live, but their disks are full."""
+        """Return the followers that block all commits of a container because they are alive but their disks are full.
+        """
         observed = self._observed
         led = observed.replica(record.leader, record.container_id)
         if led is None or not led.stalled:
@@ -150,7 +158,7 @@ class Replication:
         return self._observed.is_told(node) if replica is None else replica.end < end
 
     def _added(self, record: ContainerRecord, lasting: list[NodeId]) -> tuple[list[NodeId], str]:
-        """The nodes that get a replica now, and why."""
+        """Return the nodes that get a replica now, and why."""
         added = self._choose(record, lasting, record.wanted - len(lasting), self._takers)
         if added:
             why = f"{len(lasting)} of {record.wanted} replicas are on nodes that stay"
@@ -160,11 +168,11 @@ class Replication:
         return added, f"{why}; node {', '.join(map(str, added))} gets one"
 
     def _with_room(self, record: ContainerRecord) -> list[NodeId]:
-        """Those in whose company the leader commits again; as many as that takes, or none."""
+        """Return the additional nodes with which the leader can commit again: as many as that takes, or none."""
         observed, held_up = self._observed, self._held_up(record)
         if not held_up:
             return []
-        able = [  # one that is dead may come back with room
+        able = [  # a dead node may return with room
             node
             for node in record.replicas
             if node not in held_up
@@ -177,7 +185,7 @@ class Replication:
         return chosen if len(chosen) == lacking else []
 
     def _fits(self, record: ContainerRecord, node: NodeId) -> bool:
-        """Whether a disk has room for all that a container may hold, as far as it is known."""
+        """Return whether a node's disk has room for all that a container may hold, as far as is known."""
         load = self._loads.get(node, NodeLoad())
         led = self._observed.replica(record.leader, record.container_id)
         return not load.disk_total or led is None or led.end < load.disk_total - load.disk_used
@@ -185,7 +193,7 @@ class Replication:
     def _choose(
         self, record: ContainerRecord, lasting: list[NodeId], missing: int, takers: list[NodeRecord]
     ) -> list[NodeId]:
-        """So many nodes that have no replica yet, or fewer."""
+        """Return `missing` nodes that have no replica yet, or fewer."""
         volume = self._observed.volumes.get(record.volume)
         if missing <= 0 or volume is None:
             return []
@@ -203,8 +211,11 @@ class Replication:
         return [node for node in chosen if node not in record.replicas]
 
     def _may_copy(self, record: ContainerRecord) -> bool:
-        """What is written to is copied at once; of the others, only so many at a time. Those of which a damaged leader
-        has the only replica may never be done, and hold up none that is whole.
+        """Return whether a container may be copied now.
+
+        Open containers and the catalog are copied at once, of the others only a limited number at a time. Containers
+        whose only replica is damaged are counted separately: their copies may never complete, and must not hold up
+        copies of intact ones.
         """
         if record.kind == CATALOG or record.state == OPEN:
             return True
@@ -221,7 +232,7 @@ class Replication:
 
     @property
     def _copied(self) -> Counter[bool]:
-        """So many are copied, from a replica that is damaged or not. Known once it is asked for."""
+        """Number of containers being copied, by whether their source is damaged; computed on first use."""
         if self._copying is None:
             takers = [node.node_id for node in self._takers if not node.full]
             records = [self._observed.containers[each] for each in self._observed.inventory.lagging(takers)]
@@ -240,14 +251,14 @@ class Replication:
         )
 
     def _surplus(self, record: ContainerRecord, lasting: list[NodeId], safe: list[NodeId]) -> NodeId | None:
-        """Who goes, where there are too many: not while fewer than are wanted would be in sync without it."""
+        """Return the replica to give up if there are too many; None while it is needed to have enough in sync."""
         others = [node for node in lasting if node != record.leader]
         in_sync = dict(record.in_sync)
         shut_out = [node for node in others if node not in in_sync and self._observed.nodes[node].full]
         if shut_out:
             return shut_out[-1]
         able = [node for node in lasting if node == record.leader or not self._observed.nodes[node].full]
-        if len(able) <= record.min_in_sync:  # it would stall without one of these
+        if len(able) <= record.min_in_sync:  # without one of these the container would stall
             others = [node for node in others if node not in able] or others
         behind = [node for node in others if node not in safe]
         if behind:
@@ -277,5 +288,5 @@ class Replication:
 
 
 def is_abandoned(observed: Observed, record: ContainerRecord) -> bool:
-    """Whether the nodes of all its replicas were removed, by force: none of them comes back."""
+    """Return whether the nodes of all replicas were removed, by force: none of them will return."""
     return not any(node in observed.nodes for node in record.replicas)

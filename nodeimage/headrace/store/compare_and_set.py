@@ -1,6 +1,6 @@
-"""Changes of one record of the cluster store that hold, whoever else changes it: by compare and set, again and again.
+"""Changes of one record of the cluster store by compare-and-set, repeated until they succeed.
 
-Knows nothing of what the records say: what becomes of one is decided by who asks, anew where somebody else was faster.
+Knows nothing of what the records say: the caller decides what a record becomes, again if another process was faster.
 All functions block.
 """
 
@@ -14,13 +14,15 @@ from headrace.store.protocol import ClusterStore, VersionConflict
 from headrace.store.record_types import NextId, R, decode
 
 _SKIPPED = 100
-"""Ids of which nothing may be left."""
+"""Ids skipped behind the highest known one, since they may have been handed out unseen."""
 NEXT_PREFIX = "next/"
+"""Prefix of the keys of id counters."""
 _PAUSE_S = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02)
+"""Upper bounds, in seconds, of the random pause after each conflict; the last one repeats."""
 
 
 def read(store: ClusterStore, key: str, type_: type[R]) -> R | None:
-    """The record under `key`, as it is now."""
+    """Return the record under `key`; None if there is none."""
     found = store.get(key)
     return None if found is None else decode(found.value, type_, key)
 
@@ -28,8 +30,10 @@ def read(store: ClusterStore, key: str, type_: type[R]) -> R | None:
 def change(
     store: ClusterStore, key: str, type_: type[R], decide: Callable[[R | None], R], *, anyway: bool = False
 ) -> R:
-    """Compare and set until it holds. A record that need not change is not written, unless `anyway`: for what is
-    ordered, and may be ordered otherwise next, as an earlier order may still land whose answer was lost.
+    """Compare and set until it succeeds; return the record as written.
+
+    A record that need not change is not written, unless `anyway`. Use `anyway` for settings that may be reversed: an
+    earlier write whose answer was lost may still be stored, and is thereby prevented.
     """
     attempt = 0
     while True:
@@ -41,7 +45,7 @@ def change(
         try:
             store.put(key, msgspec.json.encode(wanted), None if found is None else found.version)
         except VersionConflict:
-            # Somebody else got on, so this ends; the pause keeps many processes from colliding again.
+            # Another process has made progress, so this loop ends; the pause keeps many processes from colliding again.
             time.sleep(secrets.SystemRandom().uniform(0, _PAUSE_S[min(attempt, len(_PAUSE_S) - 1)]))
             attempt += 1
         else:
@@ -49,8 +53,9 @@ def change(
 
 
 def take_id(store: ClusterStore, kind: str, *, least: int = 0) -> int:
-    """An id that nobody has had, and not below `least`: what the taker has seen of them, as the store may have been set
-    back.
+    """Return an id that was never handed out, at least `least`.
+
+    `least` is above what the caller has seen handed out, since the store may have been restored to an old copy.
     """
 
     def decide(present: NextId | None) -> NextId:
@@ -60,12 +65,12 @@ def take_id(store: ClusterStore, kind: str, *, least: int = 0) -> int:
 
 
 def had_id(store: ClusterStore, kind: str, id: int) -> bool:
-    """Whether the id was handed out, or skipped."""
+    """Return whether the id was handed out or skipped."""
     return id < (read(store, f"{NEXT_PREFIX}{kind}", NextId) or NextId()).next
 
 
 def skip_ids(store: ClusterStore, kind: str, highest: int) -> None:
-    """No id up to `highest`, nor any that may have been handed out behind it, is handed out (again)."""
+    """Never hand out ids up to `highest` (again), nor the next ones, which may have been handed out unseen."""
 
     def decide(present: NextId | None) -> NextId:
         return NextId(max((present or NextId()).next, highest + _SKIPPED))

@@ -1,7 +1,7 @@
-"""The records of containers in the cluster store (record_types.ContainerRecord), and what each of them may become.
+"""The records of containers in the cluster store (record_types.ContainerRecord), and their permitted changes.
 
-Invariants 3 and 5: leader, epoch and in-sync set change here alone, by compare and set; an epoch never falls, and a
-new leader has a new one. Which change is wanted is for others to decide: for a leader, the controller, an operator.
+Invariants 3 and 5: leader, epoch and in-sync set change only here, by compare-and-set; an epoch never decreases, and a
+new leader has a new epoch. Others decide which change is wanted: a leader, the controller, an operator.
 
 All functions block; any number of processes may call them at a time.
 """
@@ -32,7 +32,7 @@ from headrace.store.record_types import (
 
 
 def take_container_id(store: ClusterStore, kind: str, *, least: int = 0) -> ContainerId:
-    """The id for a new container: one that nobody has had, but the catalog's is always the same. `least`: see
+    """Return an id for a new container that was never handed out; the catalog's is always the same. `least`: see
     take_id."""
     if kind == "catalog":
         return CATALOG_ID
@@ -53,14 +53,16 @@ def create_container(
     wanted: int = 1,
     traced: bool = False,
 ) -> ContainerRecord:
-    """A new open container at epoch 1, the first member its leader, all of them in sync.
+    """Create an open container at epoch 1, with all members in sync and the first one as leader; return its record.
 
-    Members are (node, format of its replica's folder); without formats, `leader` alone is the member and its node's
-    format stands for the replica's. `container_id` is from `take_container_id`. The catalog is made once: whoever comes
-    later gets the one that is there. So does who was not told whether the container is there, and makes it again as
-    long as it is as it was made, maybe with other members. Raises StoreUnavailable: it may be there nevertheless, with
-    an id that nobody else gets. VersionConflict: it is, and has another leader or is closed by now. `traced`: see
-    `stamped`.
+    Members are (node, incarnation of its replica). Without them, `leader` is the only member, and the incarnation of
+    its node's folder counts as the replica's. `container_id` comes from `take_container_id`. `traced`: see `stamped`.
+
+    The catalog is created once: later callers get the existing record. So does a caller that repeats a creation whose
+    outcome is unknown, while the container is unchanged, even if the members differ.
+
+    Raises StoreUnavailable: the container may exist nevertheless, with an id that is not handed out again. Raises
+    VersionConflict: it exists, but meanwhile has another leader or is closed.
     """
     if leader is not None:
         members = ((leader.node_id, leader.format),)
@@ -91,25 +93,26 @@ def _is_as_made(present: ContainerRecord, made: ContainerRecord) -> bool:
 
 
 def containers(store: ClusterStore) -> list[ContainerRecord]:
-    """All containers, by id."""
+    """Return all containers, by id."""
     found = [decode(each.value, ContainerRecord, each.key) for each in store.list(CONTAINER_PREFIX)]
     return sorted(found, key=lambda container: container.container_id)
 
 
 def list_containers_versioned(store: ClusterStore) -> list[tuple[ContainerRecord, int]]:
-    """All containers with the versions of their records, by id."""
+    """Return all containers with the versions of their records, by id."""
     found = [(decode_container(each), each.version) for each in store.list(CONTAINER_PREFIX)]
     return sorted(found, key=lambda pair: pair[0].container_id)
 
 
 def get_container(store: ClusterStore, container_id: ContainerId) -> ContainerRecord | None:
-    """One container."""
+    """Return one container's record; None if there is none."""
     return read(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord)
 
 
 def stamped(record: ContainerRecord, *, traced: bool) -> ContainerRecord:
-    """The record with an id for the change that it is about to be. `traced`: the cluster's feature level has such ids;
-    where it has not, a record that has some goes on with them nevertheless.
+    """Return the record with an id for the change that is about to be made.
+
+    `traced`: the cluster's feature level has such ids. Below that level, a record gets one only if it has some already.
     """
     if not traced and not record.changes:
         return record
@@ -117,16 +120,18 @@ def stamped(record: ContainerRecord, *, traced: bool) -> ContainerRecord:
 
 
 def descends_from(record: ContainerRecord, known: ContainerRecord) -> bool:
-    """Whether the store may have come from the one record to the other. If not, it is an old copy of itself.
+    """Return whether the store may have gone from `known` to `record`. If not, the store is an old copy of itself.
 
-    An operator who gave records up has said so (invariant 15).
+    An operator who gave records up has declared so in `recovered` (invariant 15).
     """
     return descends(record.changes, known.changes) or record.recovered > known.recovered
 
 
 def has_trace(record: ContainerRecord, *, change: str, recovered: int) -> bool:
-    """Whether a record comes after, or is, the one of which a replica elsewhere told its newest change and its
-    `recovered`: as `descends_from`. One without a change is of before there were any.
+    """Return whether a record is, or comes after, the record with this newest `change` and this `recovered`.
+
+    Both values are as another node reported them for its replica; see `descends_from`. No change: the other record
+    dates from before changes had ids.
     """
     if not change or (record.changes and record.changes[-1] == change):
         return True
@@ -134,7 +139,7 @@ def has_trace(record: ContainerRecord, *, change: str, recovered: int) -> bool:
 
 
 def check_descent(record: ContainerRecord, known: ContainerRecord) -> None:
-    """Raise StoreSetBack, with what to do, where a record as the store has it is older than one that is known."""
+    """Raise StoreSetBack, with what to do, if the store's record is older than the known one."""
     if not descends_from(record, known):
         raise StoreSetBack(
             f"the cluster store has no trace of change {known.changes[-1]} of container {record.container_id}, known "
@@ -143,11 +148,11 @@ def check_descent(record: ContainerRecord, known: ContainerRecord) -> None:
 
 
 def put_container(store: ClusterStore, record: ContainerRecord, expected_version: int | None) -> int:
-    """Write a container's record, `stamped`, if it is at `expected_version`; its new version.
+    """Write a container's record, `stamped`, if it is at `expected_version`; return its new version.
 
-    Raises VersionConflict, StoreUnavailable (it may have landed, or may yet), and HeadraceError for a record that no
-    container may have: a leader that is not in sync or no replica, or a node named twice. Another member of the
-    in-sync set may for a moment be no replica any more; the leader sees to that.
+    Raises VersionConflict, StoreUnavailable (the record may have been stored, or may still be), and HeadraceError for
+    an invalid record: a leader that is not in sync or no replica, or a node named twice. Other members of the in-sync
+    set may briefly not be replicas; the leader corrects that.
     """
     if (
         record.leader not in record.replicas
@@ -162,11 +167,11 @@ def put_container(store: ClusterStore, record: ContainerRecord, expected_version
 def change_container(
     store: ClusterStore, container_id: ContainerId, decide: Callable[[ContainerRecord], ContainerRecord]
 ) -> ContainerRecord:
-    """Replace a container's record with what `decide` makes of it; decided anew when somebody else was faster.
+    """Replace a container's record with the result of `decide`, which is called again if another process was faster.
 
-    `decide` may run more than once, and may raise to leave the record as it is. Raises HeadraceError where there is no
-    such container, for a change that breaks invariant 3 (an epoch that falls, a new leader at an old epoch), and where
-    a deleted one would be back.
+    `decide` may raise to leave the record as it is. Raises HeadraceError if there is no such container, for a change
+    that breaks invariant 3 (an epoch that decreases, a new leader at an old epoch), and if a deleted container would be
+    revived.
     """
 
     def checked(present: ContainerRecord | None) -> ContainerRecord:
@@ -184,12 +189,13 @@ def change_container(
 
 
 def deleted_containers(store: ClusterStore) -> DeletedContainers:
-    """Those that were deleted and have no record any more."""
+    """Return the ids of deleted containers that no longer have a record."""
     return read(store, DELETED_KEY, DeletedContainers) or DeletedContainers()
 
 
 def delete_again(store: ClusterStore, containers: Collection[ContainerId]) -> None:
-    """Have containers be deleted that were, where the store was set back to before that: for good is for good."""
+    """Delete containers again after the store was restored to a copy from before their deletion: deletion is permanent.
+    """
     change(
         store, DELETED_KEY, DeletedContainers, lambda present: (present or DeletedContainers()).and_these(containers)
     )
@@ -199,10 +205,10 @@ def delete_again(store: ClusterStore, containers: Collection[ContainerId]) -> No
 
 
 def forget_deleted(store: ClusterStore, containers: Collection[ContainerId]) -> None:
-    """Take away the records of those that are deleted; their ids stay in `deleted_containers`.
+    """Remove the records of containers that are deleted; their ids stay in `deleted_containers`.
 
-    The id is there before the record goes: a container of which nothing is said may have lost its record, and its
-    replicas stay. What a crash leaves is taken away the next time.
+    The id is added before the record goes: a container of which nothing is known may have lost its record, so its
+    replicas stay. The next call completes what a crash leaves.
     """
     deleted: dict[ContainerId, Versioned] = {}
     for each in containers:
@@ -216,7 +222,7 @@ def forget_deleted(store: ClusterStore, containers: Collection[ContainerId]) -> 
         try:
             store.delete(found.key, found.version)
         except VersionConflict:
-            continue  # somebody else was faster
+            continue  # another process was faster
 
 
 def leave_in_sync(
@@ -228,12 +234,14 @@ def leave_in_sync(
     hand_over: bool = True,
     known: ContainerRecord | None = None,
 ) -> ContainerRecord:
-    """Take a replica that is damaged out of the in-sync set; the record as it is then. Raises StoreSetBack where that
-    is an old copy of the one that is `known`: by it those who are damaged, or lack something, might be in sync.
+    """Take a damaged replica out of the in-sync set; return the resulting record.
 
-    It stays where fewer than the minimum would be left, as its copy may be the last good one of something else. A
-    leader hands over to another member among `candidates`, in a new epoch; where it stays in sync only with
-    `hand_over`: what it cannot read to others that one may.
+    The replica stays if fewer than the minimum would remain, since it may have the last good copy of something else. A
+    leader hands over to another member among `candidates`, in a new epoch; if it has to stay in sync, only with
+    `hand_over`: the other one may be able to read what this one cannot.
+
+    Raises StoreSetBack if the store's record is an old copy of `known`: replicas that are damaged, or lack something,
+    might be in sync by it.
     """
     node, _ = member
 

@@ -1,12 +1,13 @@
-"""The cluster's feature level, one record of the store: who may raise it, and how (see headrace.base.levels).
+"""The cluster's feature level, one record of the store: which nodes allow it to be raised, and how
+(headrace.base.levels).
 
-A level is raised in two steps, so that whoever dies when, no version meets what it does not know:
+A level is raised in two steps, so that whichever process crashes when, no version meets data that it does not know:
 
-    raising   older versions are refused from now on: by the cluster's record, and by each node's own folder
-    level     once each node that is registered has said that its folder refuses them; only now it may be written
+    raising   from now on older versions are refused: by the cluster's record, and by each node's own folder
+    level     once each registered node has reported that its folder refuses them; only then may data of it be written
 
-A node's range counts for the run that published it: an older version that took over its folder since publishes none,
-and none is level 0. All functions block, and go through compare and set alone.
+A node's range is valid for the process incarnation that published it: an older version that has since taken over its
+folder publishes none, and no range means level 0. All functions block, and use only compare-and-set.
 """
 
 import contextlib
@@ -33,34 +34,34 @@ from headrace.store.record_types import (
 
 
 def supports(node: NodeRecord, level: int) -> bool:
-    """Whether the run that is registered reads all that a level lets others write."""
+    """Return whether the registered process incarnation reads all that a level lets others write."""
     oldest, newest = range_of(node)
     return oldest <= level <= newest
 
 
 def range_of(node: NodeRecord) -> tuple[int, int]:
-    """(oldest, newest) level of the run that is registered."""
+    """Return the (oldest, newest) level of the registered process incarnation."""
     told = node.supports
     return (0, 0) if told is None or told.run != node.run else (told.oldest, told.newest)
 
 
 def common(nodes: Iterable[NodeRecord]) -> int:
-    """The highest level that all of these support; 0 where there are none."""
+    """Return the highest level that all of these nodes support; 0 if there are none."""
     return min((range_of(node)[1] for node in nodes), default=0)
 
 
 def own_range(run: uuid.UUID) -> SupportedLevels:
-    """What this version publishes of a run."""
+    """Return the range that this version publishes for a process incarnation."""
     return SupportedLevels(run, OLDEST, NEWEST)
 
 
 def get_features(store: ClusterStore) -> FeaturesRecord:
-    """The cluster's. No record means level 0."""
+    """Return the cluster's record. No record means level 0."""
     return read(store, FEATURES_KEY, FeaturesRecord) or FeaturesRecord()
 
 
 def check_level(features: FeaturesRecord) -> None:
-    """Raise NewerFormat, with one line that says what to do, for a level that this version does not support."""
+    """Raise NewerFormat, with one line that says what to do, if this version does not support the cluster's level."""
     at = features.required
     if not OLDEST <= at <= NEWEST:
         raise NewerFormat(
@@ -72,14 +73,16 @@ def check_level(features: FeaturesRecord) -> None:
 
 
 def found(store: ClusterStore, *, level: int = NEWEST) -> FeaturesRecord:
-    """Of a store that has no cluster yet: it starts at the newest level, as there is nothing to go back to; or at the
-    one that whoever made the cluster's record chose by its format.
+    """Return the record of a new cluster, created if missing.
+
+    A new cluster starts at the newest level, since there is no older data, or at the level that the format of the
+    cluster's record implies.
     """
     return change(store, FEATURES_KEY, FeaturesRecord, lambda present: present or FeaturesRecord(level=level, epoch=1))
 
 
 def hold(store: ClusterStore, most: int | None) -> FeaturesRecord:
-    """Have the level stay at `most` at the highest; None: no longer. Raises KafkaError where it is above that."""
+    """Keep the level at or below `most`; None ends the hold. Raises KafkaError if the level is above `most` already."""
 
     def decide(present: FeaturesRecord | None) -> FeaturesRecord:
         before = present or FeaturesRecord()
@@ -95,8 +98,9 @@ def hold(store: ClusterStore, most: int | None) -> FeaturesRecord:
 
 
 def ask_for(store: ClusterStore, level: int, *, validate_only: bool = False) -> FeaturesRecord:
-    """Have the controller raise the level at once. Raises KafkaError where it cannot be: a node that does not support
-    it, or a hold.
+    """Request that the controller raise the level at once.
+
+    Raises KafkaError if that is impossible: a node does not support it, or the level is held.
     """
     nodes = _nodes(store)
 
@@ -111,7 +115,7 @@ def ask_for(store: ClusterStore, level: int, *, validate_only: bool = False) -> 
 
 
 def check_wanted(features: FeaturesRecord, nodes: Iterable[NodeRecord], level: int) -> None:
-    """Raise KafkaError with the reason where a cluster cannot be raised to a level."""
+    """Raise KafkaError with the reason if the cluster cannot be raised to a level."""
     if level < features.required:
         raise KafkaError(
             Code.INVALID_UPDATE_VERSION,
@@ -133,12 +137,14 @@ def check_wanted(features: FeaturesRecord, nodes: Iterable[NodeRecord], level: i
 
 
 def set_wait(store: ClusterStore, wait_s: float) -> FeaturesRecord:
-    """Have the level be raised by itself after so many seconds in which all nodes supported the next and were well."""
+    """Set the seconds for which all nodes must have supported the next level and been well before it is raised
+    automatically."""
     return _changed(store, lambda present: structs.replace(present or FeaturesRecord(), wait_s=wait_s))
 
 
 def note_able(store: ClusterStore, since: Millis) -> FeaturesRecord:
-    """Since when all nodes support a higher level and are well, by the cluster's time; 0: they are not."""
+    """Record since when all nodes support a higher level and are well, by the cluster's time; 0: they do not, or are
+    not."""
     return change(
         store,
         FEATURES_KEY,
@@ -148,7 +154,8 @@ def note_able(store: ClusterStore, since: Millis) -> FeaturesRecord:
 
 
 def begin_raising(store: ClusterStore, level: int) -> FeaturesRecord:
-    """The first step. Raises KafkaError as `check_wanted`: a node may have registered since the controller looked."""
+    """Take the first step. Raises KafkaError like `check_wanted`: a node may have registered since the controller
+    checked."""
     nodes = _nodes(store)
 
     def decide(present: FeaturesRecord | None) -> FeaturesRecord:
@@ -160,8 +167,10 @@ def begin_raising(store: ClusterStore, level: int) -> FeaturesRecord:
 
 
 def raise_again(store: ClusterStore, level: int) -> FeaturesRecord:
-    """Begin the first step again where the store was set back to before it: a folder has seen that level, and what is
-    in the others may be of it. Who is of an older version is refused again before anything else is written.
+    """Take the first step again after the store was restored to a copy from before it.
+
+    A folder has seen that level, and other folders may contain data of it. Older versions are refused again before
+    anything else is written.
     """
     refuse_older(store, level)
 
@@ -176,7 +185,7 @@ def raise_again(store: ClusterStore, level: int) -> FeaturesRecord:
 
 
 def refuse_older(store: ClusterStore, level: int) -> None:
-    """Have versions below a level be refused by the cluster's record. On Kubernetes the operator sees to it."""
+    """Make the cluster's record refuse versions below a level. On Kubernetes the operator does that."""
 
     def decide(present: ClusterRecord | None) -> ClusterRecord:
         if present is None:
@@ -188,8 +197,10 @@ def refuse_older(store: ClusterStore, level: int) -> None:
 
 
 def finish_raising(store: ClusterStore, level: int) -> FeaturesRecord:
-    """The second step: it may be written from now on. Raises KafkaError where a node registered that does not read it;
-    that one has been refused by then, unless it had started before.
+    """Take the second step: data of the level may be written from now on.
+
+    Raises KafkaError if a registered node does not support the level; such a node has been refused by then, unless it
+    had started before.
     """
     nodes = _nodes(store)
 
@@ -202,7 +213,8 @@ def finish_raising(store: ClusterStore, level: int) -> FeaturesRecord:
 
 
 def publish_range(store: ClusterStore, node_id: NodeId, supported: SupportedLevels) -> None:
-    """Say again what a run supports: somebody of an older version has written the node's record, and dropped it."""
+    """Publish again what a process incarnation supports, after an older version rewrote the node's record and dropped
+    it."""
 
     def decide(present: NodeRecord | None) -> NodeRecord:
         if present is None:
@@ -213,7 +225,7 @@ def publish_range(store: ClusterStore, node_id: NodeId, supported: SupportedLeve
 
 
 def _changed(store: ClusterStore, decide: Callable[[FeaturesRecord | None], FeaturesRecord]) -> FeaturesRecord:
-    """With a higher epoch, if anything is other than it was."""
+    """Change the record, with a higher epoch if it differs."""
 
     def risen(present: FeaturesRecord | None) -> FeaturesRecord:
         wanted = decide(present)

@@ -1,12 +1,13 @@
-"""Whether one state of a record descends from another: each change has a random id, and a record carries the last.
+"""Whether one state of a record descends from another: each change has a random id, and a record carries the latest
+ids.
 
-A cluster store that was set back to an old copy goes on with the same counters and epochs, so none of these tells. The
-id of a change that the copy has not, or of one that was made after it in its place, does (DESIGN section 13).
+A cluster store that was restored to an old copy continues with the same counters and epochs, so these cannot show it.
+The id of a change that the copy lacks, or of one made after the restore in its place, can (DESIGN section 13).
 
-    changes   ("7-1f9c22ab04d3e5f6", "8-...", ...), oldest first: a counter that rises by one, and 64 random bits
-              ("7~...", with a tilde, is a change that was given up: it was made to an old copy, and others went on)
+    changes   ("7-1f9c22ab04d3e5f6", "8-...", ...), oldest first: a counter that increases by one, and 64 random bits
+              ("7~...", with a tilde, is a change that was given up: it was made to an old copy, and others continued)
 
-A record without any is of before feature level 1. Pure, but for the random bits.
+A record without changes dates from before feature level 1. Pure, except for the random bits.
 """
 
 import secrets
@@ -16,19 +17,21 @@ from typing import Final
 Changes = tuple[str, ...]
 
 MOST: Final = 64
-"""So many a record keeps. Who has not heard of it for longer is not told apart any more."""
+"""Changes that a record keeps. A node that has missed more than these can no longer be told apart."""
 _ID_BYTES: Final = 8
 
 
 def with_next(changes: Changes) -> Changes:
-    """With the id of the change that is about to be made."""
+    """Return `changes` with the id of the change that is about to be made."""
     counter = 1 + (_counter(changes[-1]) if changes else 0)
     return (*changes, f"{counter}-{secrets.token_hex(_ID_BYTES)}")[-MOST:]
 
 
 def descends(changes: Changes, known: Changes) -> bool:
-    """Whether a record with `changes` comes after, or is, one with those that are known: it has the newest of them, or
-    has forgotten so old ones."""
+    """Return whether a record with `changes` is, or comes after, one with the `known` changes.
+
+    It does if it has the newest known change, or has dropped changes as old as that.
+    """
     if not known:
         return True
     newest = known[-1]
@@ -38,13 +41,14 @@ def descends(changes: Changes, known: Changes) -> bool:
 
 
 def is_given_up(changes: Changes, known: Changes) -> bool:
-    """Whether the newest change that is known is one that a record with `changes` has given up."""
+    """Return whether a record with `changes` has given up the newest known change."""
     return bool(known) and _given_up(known[-1]) in changes
 
 
 def merged(kept: Iterable[Changes], lost: Iterable[Changes] = ()) -> Changes:
-    """A record that descends from all of these, one change later; () where none has any. What only `lost` ones have is
-    given up.
+    """Return changes that descend from all of these, one change later; () if there are none.
+
+    Changes that occur only in `lost` are given up.
     """
     of_kept = {change for changes in kept for change in changes}
     of_lost = {change for changes in lost for change in changes} - of_kept

@@ -1,9 +1,9 @@
-"""What a cluster store is: a few thousand records by key, changed by compare and set only.
+"""The interface of a cluster store: a few thousand records by key, changed only by compare-and-set.
 
-Everything blocks; call it from a thread. A version is a number that no other record or other state of the same record
-ever has, so a record deleted and made again is not mistaken for the old one.
+All methods block; call them from a thread. A version is a number that no other record, and no other state of the same
+record, ever has, so a record that was deleted and recreated is not mistaken for the old one.
 
-A `put` that raises StoreUnavailable may have landed or may still land: put again until a different version has been
+A `put` that raises StoreUnavailable may have been stored, or may still be: repeat it until a different version has been
 seen, and conclude nothing from reading the record unchanged.
 """
 
@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 class VersionConflict(HeadraceError):
-    """The record is not at the version expected: another changed, made or deleted it. Read it, decide again."""
+    """The record is not at the expected version: another process changed, created or deleted it. Read it and decide
+    again."""
 
     def __init__(self, key: str, *, expected: int | None, found: int | None) -> None:
         super().__init__(f"{key}: expected version {expected}, found {found} (None: no record)")
@@ -27,11 +28,11 @@ class VersionConflict(HeadraceError):
 
 
 class NotOurs(HeadraceError):
-    """A record that somebody else writes: on Kubernetes the cluster's own is the operator's."""
+    """The record is written by another program: on Kubernetes, the operator writes the cluster's own record."""
 
 
 class StoreUnavailable(HeadraceError):
-    """The store did not answer, or could not write. Reads and writes of data go on; changes of role wait."""
+    """The store did not answer, or could not write. Reads and writes of data continue; changes of role wait."""
 
     code = Code.BROKER_NOT_AVAILABLE
 
@@ -53,36 +54,36 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed since a revision, each key once, as it is now.
+    """The changes since a revision: each changed key once, in its current state.
 
-    `whole`: `records` is everything there is, and any other key is gone; so it is when `since` was 0 or too long ago.
-    `removed`: the records of these keys that had at most this version are gone. A version that is higher than it was
-    written after this look.
+    `whole`: `records` is the complete content, and any other key is gone; set if `since` was 0 or too long ago.
+    `removed`: the records of these keys that had at most this version are gone. A record with a higher version was
+    written after this result.
     """
 
     revision: int
-    """Watch from here next."""
+    """The revision from which to watch next."""
     records: list[Versioned]
     removed: Mapping[str, int]
     whole: bool
     generation: int = 0
-    """How often this process has seen the store set back to an old copy of itself. With a higher one, revisions and
-    versions may be lower than before: all that was shown is to be forgotten, and `whole` is set."""
+    """How often this process has seen the store restored to an old copy. When it increases, revisions and versions may
+    be lower than before: everything shown so far is to be forgotten, and `whole` is set."""
     one_count: bool = False
-    """Versions are revisions: what was put by a revision is there at that one."""
+    """Versions are revisions: a record put at a revision is part of the content at that revision."""
 
 
 class ClusterStore(Protocol):
-    """The map. Keys are paths such as `container/7`; prefixes are taken literally."""
+    """The store. Keys are paths such as `container/7`; prefixes are taken literally."""
 
     def get(self, key: str) -> Versioned | None:
-        """The record, as it is now. Raises StoreUnavailable."""
+        """Return the record's current state; None if there is none. Raises StoreUnavailable."""
 
     def list(self, prefix: str) -> list[Versioned]:
-        """The records whose keys start with `prefix`, in order of key. Raises StoreUnavailable."""
+        """Return the records whose keys start with `prefix`, in order of key. Raises StoreUnavailable."""
 
     def put(self, key: str, value: bytes, expected_version: int | None) -> int:
-        """Write the record if it is at `expected_version` (None: if there is none); its new version.
+        """Write the record if it is at `expected_version` (None: if there is none); return its new version.
 
         Durable on return. Raises VersionConflict, StoreUnavailable.
         """
@@ -91,7 +92,7 @@ class ClusterStore(Protocol):
         """Remove the record if it is at `expected_version`. Raises VersionConflict, StoreUnavailable."""
 
     def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
-        """What changed after revision `since` (0: everything); waits up to `timeout_s` for a first change.
+        """Return the changes after revision `since` (0: everything); wait up to `timeout_s` for a first change.
 
         Raises StoreUnavailable.
         """
@@ -101,4 +102,4 @@ class StoreCall(Protocol):
     """Runs a blocking function of the cluster store in a thread."""
 
     def __call__(self, function: Callable[[ClusterStore], T], /) -> Awaitable[T]:
-        """What the function returns, or raises."""
+        """Return or raise what the function returns or raises."""

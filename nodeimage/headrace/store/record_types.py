@@ -1,19 +1,19 @@
-"""What stands in the cluster store: its keys, and the records under them.
+"""The content of the cluster store: its keys, and the records under them.
 
     cluster                  ClusterRecord
     node/<id>                NodeRecord
-    container/<id>           ContainerRecord; of one that has been deleted for a while its id alone is left:
+    container/<id>           ContainerRecord; some time after a container's deletion only its id is left, in:
     deleted                  DeletedContainers
     removed                  RemovedNodes
     volume/<name>            VolumeRecord
     controller               LeaseRecord
     balance                  BalanceRecord
     features                 FeaturesRecord
-    next/{node,container}    NextId: ids are handed out once and never again; whoever has seen a higher one than a store
-                             that was set back has, raises it again (node.registration)
+    next/{node,container}    NextId: ids are handed out once and never again; if the store was restored to an old copy,
+                             a node that has seen a higher value raises the counter again (node.registration)
     producer-ids             ProducerIdBlock
 
-Values are JSON, to be read by people too; fields that this version does not know are kept out of its way, not refused.
+Values are JSON, so that people can read them; fields that this version does not know are ignored, not refused.
 """
 
 import re
@@ -43,16 +43,19 @@ DELETED_KEY = "deleted"
 REMOVED_KEY = "removed"
 
 CATALOG_ID = ContainerId(1)
-"""The catalog's container has this id, and no other has: so it is made once, whoever tries."""
+"""Id reserved for the catalog's container, so that the catalog is created only once, whichever node tries."""
 NOBODY = NodeId(0)
-"""In a lease that was given back: no node has this id."""
+"""The holder of a lease that was given back: no node has this id."""
 SECRET_BYTES = 16
+"""Length of the cluster's secret, in bytes."""
 MOST_REPLICAS = 9
+"""Most replicas that a volume may have."""
 
 FORMAT_VERSION = FORMAT
-"""Of a cluster's records and folders. A newer one is refused."""
+"""Format of a cluster's records and folders. A newer one is refused."""
 PRODUCER_ID_BITS = 40
-"""Of a producer id: the number within the cluster. Above it stand the cluster's 23 random bits, below the sign."""
+"""Low bits of a producer id: its number within the cluster. Above them are the cluster's 23 random bits and the sign.
+"""
 
 _VOLUME_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
@@ -64,34 +67,36 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class ClusterRecord(Record, frozen=True):
-    """Made once, with the store."""
+    """Written once, when the store is created."""
 
     cluster_id: str
-    """22 characters, as Kafka's."""
+    """22 characters, as in Kafka."""
     random_bits: int
-    """23 bits, never 0, in the high bits of producer ids: those of linked clusters never meet."""
+    """23 bits, never 0: the high bits of producer ids, so that those of linked clusters never collide."""
     format_version: int = 1
     secret: str = ""
-    """32 hexadecimal characters that the nodes know each other by."""
+    """32 hexadecimal characters by which the nodes recognize each other."""
     first_nodes: int = 1
-    """So many nodes the first containers wait for, a few seconds at most."""
+    """Number of nodes that the first containers wait for, at most for a few seconds."""
     replicas: int = 0
-    """Of the volume `default`, as it is made; 0: `default_replicas` of the first nodes."""
+    """Replicas of the volume `default` when it is created; 0: `default_replicas` of the first nodes."""
     min_in_sync: int = 0
-    """Likewise; 0: `default_min_in_sync` of its replicas."""
+    """Replicas of the volume `default` that must be in sync when it is created; 0: `default_min_in_sync` of its
+    replicas."""
 
 
 class SupportedLevels(Record, frozen=True):
-    """The feature levels that a run of a node supports (store.features)."""
+    """The feature levels that a process incarnation of a node supports (store.features)."""
 
     run: uuid.UUID
-    """Of another run it says nothing: that may be of an older version, which leaves it as it stands."""
+    """The process incarnation that published this. Another one may be of an older version, which keeps the field
+    unchanged."""
     oldest: int
     newest: int
 
 
 class NodeRecord(Record, frozen=True):
-    """A storage node. `format` was made with its folder, `run` with this start of its process."""
+    """A storage node. `format` was created with its folder, `run` with the current start of its process."""
 
     node_id: NodeId
     format: uuid.UUID
@@ -99,56 +104,59 @@ class NodeRecord(Record, frozen=True):
     host: str
     port: int
     failure_host: str = ""
-    """What fails together with it."""
+    """Nodes with the same value fail together; empty: the node fails alone."""
     peer_port: int = 0
-    """Where other nodes reach it, at `peer_host`."""
+    """The port at which other nodes reach it, at `peer_host`."""
     peer_host: str = ""
-    """"": as `host`."""
+    """The host at which other nodes reach it; "": `host`."""
     advertised: dict[str, str] = {}
-    """Other addresses, `host:port` by listener, for clients that came through that one. Of intent, not of this run,
-    but for the listeners of the node's own file, where the store is not Kubernetes'."""
+    """Other addresses, `host:port` by listener, for clients that use that listener. They are configuration and survive
+    a restart, except for the listeners in the node's own file, if the store is not on Kubernetes."""
     zone: str = ""
     labels: dict[str, str] = {}
     draining: bool = False
-    """Its roles go to others, then its replicas; it gets none."""
+    """Its roles, then its replicas go to other nodes; it gets no new ones."""
     stopping: bool = False
-    """This run is about to end: its roles go to others at once."""
+    """This process incarnation is about to end: its roles go to other nodes at once."""
     slot: str = ""
-    """Where its process runs, for ever: of two nodes with the same one, the older has lost its disk."""
+    """The permanent place in which its process runs: of two nodes with the same one, the older has lost its disk."""
     full: bool = False
-    """This run has hardly any room left: partitions go on elsewhere, replicas are made elsewhere, where that can be."""
+    """This process incarnation has hardly any room left: partitions and replicas go to other nodes if possible."""
     supports: SupportedLevels | None = None
-    """None: level 0 alone."""
+    """None: only level 0."""
 
     @property
     def peer_address(self) -> tuple[str, int]:
-        """Where other nodes reach it."""
+        """Host and port at which other nodes reach it."""
         return self.peer_host or self.host, self.peer_port
 
     def address(self, listener: str) -> tuple[str, int]:
-        """Where clients reach it that came through a listener."""
+        """Return host and port at which clients that use a listener reach it."""
         host, _, port = self.advertised.get(listener, "").rpartition(":")
         return (host, int(port)) if host and port.isdecimal() else (self.host, self.port)
 
     @property
     def fails_with(self) -> str:
-        """Nodes of which this is the same fail together; one that does not say fails alone."""
+        """Nodes with the same value fail together; a node without `failure_host` fails alone."""
         return self.failure_host or f"node {self.node_id}"
 
 
 class Room(IntEnum):
-    """Which of a container's nodes have room for more."""
+    """How much room for records a container's nodes have."""
 
     NONE = 0
-    """Not its leader, or too few to commit."""
+    """Its leader has no room, or too few members have room to commit."""
     ENOUGH = 1
+    """Enough members have room to commit, but not all."""
     ALL = 2
+    """All its nodes have room."""
 
 
 class ContainerRecord(Record, frozen=True, rename={"leader": "primary"}):
-    """(leader, epoch, in_sync) change only here (invariant 3); the in-sync set names (node, format) (invariant 5).
+    """A container: its leader, epoch, in-sync set and replicas.
 
-    `format` was made with the replica's folder, so another one on the same node does not count.
+    (leader, epoch, in_sync) change only in this record (invariant 3); the in-sync set names (node, format) (invariant
+    5). `format` was created with the replica's folder, so another replica on the same node does not count.
     """
 
     container_id: ContainerId
@@ -158,26 +166,26 @@ class ContainerRecord(Record, frozen=True, rename={"leader": "primary"}):
     epoch: Epoch
     in_sync: tuple[tuple[NodeId, uuid.UUID], ...]
     replicas: tuple[NodeId, ...]
-    """The leader is among them."""
+    """The nodes with replicas, including the leader."""
     state: str = "open"
     """`open`, `closed` or `deleted`."""
     volume: str = "default"
     min_in_sync: int = 1
     wanted: int = 1
-    """Replicas that it should have, as its volume says."""
+    """Number of replicas that it should have, as its volume says."""
     recovered: int = 0
-    """Times that an operator chose a leader from outside the in-sync set (invariant 15)."""
+    """How often an operator chose a leader from outside the in-sync set (invariant 15)."""
     recovered_epoch: Epoch = Epoch(0)
-    """The epoch in which that happened last: of what was written in those before, the end may be gone."""
+    """The epoch in which that last happened: the end of what was written in earlier epochs may be gone."""
     changes: Changes = ()
-    """The ids of its last changes (store.lineage)."""
+    """The ids of its latest changes (store.lineage)."""
 
     def room(self, full: Collection[NodeId], *, leader: NodeId | None = None) -> Room:
-        """Which of its nodes have room, where the disks of `full` have none; with `leader`: if that one led."""
+        """Return how much room its nodes have if the disks of `full` have none; with `leader`, as if that node led."""
         without = sum(node in full for node in self.replicas)
         if not without:
             return Room.ALL
-        # Of more than are wanted some are still being copied: these help nobody to commit.
+        # If there are more replicas than wanted, some are still being copied: these do not help to commit.
         able = self.replicas if len(self.replicas) <= self.wanted else [node for node, _ in self.in_sync]
         if (leader or self.leader) in full or sum(node not in full for node in able) < self.min_in_sync:
             return Room.NONE
@@ -191,33 +199,33 @@ class VolumeRecord(Record, frozen=True):
     replicas: int = 1
     min_in_sync: int = 1
     spread: str = "preferred"
-    """Over what fails together: `preferred`, or `required`, which rather has fewer replicas."""
+    """Placement over nodes that fail together: `preferred`, or `required`, which rather places fewer replicas."""
     zones: tuple[str, ...] = ()
-    """Nodes of these zones only; (): of any."""
+    """Only nodes in these zones; (): any zone."""
     labels: dict[str, str] = {}
-    """Nodes that have all of these only."""
+    """Only nodes that have all of these labels."""
     size_limit: int = 0
     """Bytes; 0: none."""
     durability: str = "fsync"
-    """`fsync`, or `memory`: acknowledged from the page caches of the in-sync set."""
+    """`fsync`, or `memory`: records are acknowledged from the page caches of the in-sync set."""
 
     def admits(self, node: NodeRecord) -> bool:
-        """Whether its replicas may lie on a node: zone and labels say so."""
+        """Return whether zone and labels allow a replica on a node."""
         return (not self.zones or node.zone in self.zones) and self.labels.items() <= node.labels.items()
 
 
 class LeaseRecord(Record, frozen=True):
-    """Who is the controller. Judged by whether `renewal` moves while one looks on, never by clocks of others."""
+    """Which node is the controller. Observers judge it by whether `renewal` changes, never by another node's clock."""
 
     node: NodeId
     run: uuid.UUID
     term: int
-    """Rises whenever the role is taken."""
+    """Increases whenever the role is taken."""
     renewal: int = 0
 
 
 class Gone(Record, frozen=True):
-    """Ids of what is gone for good, as ranges (first, last), ascending and apart. No id ever leaves it."""
+    """Ids that are permanently gone, as ranges (first, last), ascending and not adjacent. No id is ever removed."""
 
     ranges: tuple[tuple[int, int], ...] = ()
 
@@ -226,7 +234,7 @@ class Gone(Record, frozen=True):
         return at >= 0 and id <= self.ranges[at][1]
 
     def and_these(self, ids: Iterable[int]) -> Self:
-        """With more ids."""
+        """Return a record with these ids added."""
         ranges: list[tuple[int, int]] = []
         for first, last in sorted((*self.ranges, *((each, each) for each in ids))):
             if ranges and first <= ranges[-1][1] + 1:
@@ -237,20 +245,23 @@ class Gone(Record, frozen=True):
 
 
 class RemovedNodes(Gone, frozen=True):
-    """The ids of nodes that somebody removed. A node whose record is missing, and that is not among them, has lost it
-    with a cluster store that was set back; versions before feature level 1 do not write it.
+    """The ids of nodes that an operator removed.
+
+    A node whose record is missing but that is not among them has lost it because the store was restored to an old copy;
+    versions before feature level 1 do not write this record.
     """
 
 
 class DeletedContainers(Gone, frozen=True):
-    """The ids of deleted containers that have no record any more.
+    """The ids of deleted containers that no longer have a record.
 
-    Ids rise and the old go first, so there are never more ranges than containers. No id leaves it: a node may have been
-    away since before, with a replica, and a roll may be meant for one that is gone.
+    Ids increase and the oldest go first, so there are never more ranges than containers. Ids are kept forever, because
+    a node may have been away since before a deletion and still have a replica, and a roll may still name a deleted
+    container.
     """
 
     def beyond(self, other: "DeletedContainers") -> Iterator[ContainerId]:
-        """The ids that the other one has not; those of both cost nothing, however many there are."""
+        """Yield the ids that `other` does not have; ids that both have cost nothing, however many there are."""
         for first, last in self.ranges:
             at = first
             for theirs, end in other.ranges[max(0, bisect_right(other.ranges, first, key=lambda each: each[0]) - 1) :]:
@@ -262,42 +273,43 @@ class DeletedContainers(Gone, frozen=True):
 
 
 class BalanceRecord(Record, frozen=True):
-    """Whether the controller may move load, and from when on (control.balance)."""
+    """Whether the controller may move load, and above which load (control.balance)."""
 
     paused: bool = False
     over_mean: float = 1.25
-    """A node is hot if it carries more than so many times the mean,"""
+    """A node is hot if it carries more than this multiple of the mean, and more than the floor of the same measure."""
     traffic_floor: int = 8 * 2**20
-    """and more than so many bytes a second,"""
+    """Bytes per second below which traffic does not make a node hot."""
     requests_floor: int = 2_000
-    """or requests a second,"""
+    """Requests per second below which requests do not make a node hot."""
     disk_floor: int = 8 * 2**30
-    """or bytes on its disk."""
+    """Bytes below which disk use does not make a node hot."""
     moves_per_minute: int = 6
-    """Of hot nodes; and so many nodes that carry little may get something from all others."""
+    """Moves per minute from hot nodes; also the number of cold nodes per minute to which all others may roll load."""
 
 
 class FeaturesRecord(Record, frozen=True):
     """Which feature level the cluster is at (store.features)."""
 
     level: int = 0
-    """What may be written. It never falls."""
+    """The level whose data may be written. It never decreases."""
     raising: int = 0
-    """The level that is about to be, if that is higher: versions that do not support it are refused already."""
+    """If higher than `level`, the level that is about to be reached: versions that do not support it are already
+    refused."""
     wanted: int = 0
-    """The level that somebody asked for: it is not waited for."""
+    """The level that was requested: it is raised without waiting."""
     most: int | None = None
-    """It is held there: not raised any higher, by itself or on request."""
+    """The level at which the cluster is held: it is not raised any higher, neither automatically nor on request."""
     wait_s: float = 86_400.0
-    """So long all nodes have to support the next level, and to be well, before it is raised by itself."""
+    """Seconds for which all nodes must support the next level, and be well, before it is raised automatically."""
     able_since: Millis = Millis(0)
-    """Since when that is so, by the cluster's time; 0: it is not."""
+    """Since when all nodes support the next level and are well, by the cluster's time; 0: they do not, or are not."""
     epoch: int = 0
-    """Rises with each change that somebody may want to know of: Kafka's epoch of the finalized features."""
+    """Increases with each relevant change: Kafka's epoch of the finalized features."""
 
     @property
     def required(self) -> int:
-        """The level that whoever runs has to support: others are refused."""
+        """The level that a running node must support: others are refused."""
         return max(self.level, self.raising)
 
 
@@ -329,24 +341,25 @@ _DECODERS: Final[Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {
         NextId,
     )
 }
-"""Made here, once: msgspec learns a class at the first use, and two threads that come first at once crash in it."""
+"""Created once, at import: msgspec inspects a class at its first use, and crashes if two threads do so at the same
+time."""
 
 
 def default_replicas(nodes: int) -> int:
-    """Replicas of the volume `default` of a cluster of so many nodes, where nobody says it."""
+    """Return the number of replicas of the volume `default` in a cluster of `nodes` nodes, if not specified."""
     return min(3, nodes)
 
 
 def default_min_in_sync(replicas: int) -> int:
-    """How many replicas of a volume must have a record where nobody says it: the larger half.
+    """Return how many replicas of a volume must have a record, if not specified: half of them, rounded up.
 
-    Of three two, and of two one, so that either may stop.
+    That is two of three, and one of two, so that either of the two may stop.
     """
     return (replicas + 1) // 2
 
 
 def check_volume(volume: VolumeRecord) -> None:
-    """Raise HeadraceError, with one line that says why, for a volume that cannot be kept to."""
+    """Raise HeadraceError, with a one-line reason, for a volume with invalid settings."""
     wrong = ""
     if not _VOLUME_NAME.fullmatch(volume.name):
         wrong = "a name has 1 to 63 letters, digits, '-' and '_'"
@@ -367,14 +380,14 @@ def check_volume(volume: VolumeRecord) -> None:
 
 
 def decode_container(found: Versioned) -> ContainerRecord:
-    """A container's record as `get` and `list` of the store give it. Raises CorruptLog."""
+    """Return a container's record from the result of the store's `get` or `list`. Raises CorruptLog."""
     return decode(found.value, ContainerRecord, found.key)
 
 
 def decode(value: bytes, type_: type[R], key: str) -> R:
-    """A record as it stands in the store under `key`. Raises CorruptLog where it cannot be read.
+    """Return the record stored under `key`. Raises CorruptLog if it cannot be read.
 
-    `type_`: of the records above.
+    `type_`: one of the records above.
     """
     decoder: msgspec.json.Decoder[R] = _DECODERS[type_]
     try:

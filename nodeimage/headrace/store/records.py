@@ -1,6 +1,6 @@
-"""The changes that are made to the cluster store's records (store.record_types), but for those of containers.
+"""The changes of the cluster store's records (store.record_types), except for those of containers.
 
-All functions block, and go through compare and set alone, so any number of processes may call them at a time.
+All functions block, and use only compare-and-set, so any number of processes may call them at a time.
 """
 
 import base64
@@ -114,13 +114,13 @@ __all__ = [
 ]
 
 SKIPPED_PRODUCERS: Final = 1 << 20
-"""Producer ids of which nothing may be left: there are 2**40."""
+"""Producer ids, of 2**40, skipped behind the highest known one, since they may have been handed out unseen."""
 
 
 def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecord:
-    """The cluster's record, made if the store is new. Raises FolderRefused for a newer format.
+    """Return the cluster's record, created if the store is new. Raises FolderRefused for a newer format.
 
-    A new cluster is at the newest feature level: its level is there before its record is.
+    A new cluster is at the newest feature level: the record of its level is written before the cluster's own.
     """
 
     def decide(present: ClusterRecord | None) -> ClusterRecord:
@@ -134,14 +134,14 @@ def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecor
                 secret=secrets.token_hex(SECRET_BYTES),
                 first_nodes=first_nodes,
             )
-        if not present.secret and present.format_version <= FORMAT_VERSION:  # made before nodes spoke to each other
+        if not present.secret and present.format_version <= FORMAT_VERSION:  # from before there was a secret
             return structs.replace(present, secret=secrets.token_hex(SECRET_BYTES))
         return present
 
     if store.get(CLUSTER_KEY) is None:
         found(store)
     record = change(store, CLUSTER_KEY, ClusterRecord, decide)
-    if 1 < record.format_version <= FORMAT_VERSION:  # made elsewhere (by the operator): no version below may read it
+    if 1 < record.format_version <= FORMAT_VERSION:  # created by the operator: older versions may not read it
         found(store, level=level_of(record.format_version))
     if record.format_version > FORMAT_VERSION:
         raise FolderRefused(
@@ -151,11 +151,11 @@ def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecor
 
 
 MOST_NODE_ID = 2**31 - 1
-"""Kafka's broker ids have 31 bits."""
+"""Highest node id: Kafka's broker ids have 31 bits."""
 
 
 def take_node_id(store: ClusterStore) -> NodeId:
-    """For a new node: one that nobody has had."""
+    """Return an id for a new node that was never handed out."""
     node_id = take_id(store, "node")
     if node_id > MOST_NODE_ID:
         raise HeadraceError(f"the cluster has handed out all of its {MOST_NODE_ID} node ids")
@@ -163,7 +163,7 @@ def take_node_id(store: ClusterStore) -> NodeId:
 
 
 def had_node_id(store: ClusterStore, node_id: NodeId) -> bool:
-    """Whether the id may have been a node's; one that was not handed out yet may be the next node's."""
+    """Return whether the id may have been a node's; an id not handed out yet may become the next node's."""
     return had_id(store, "node", node_id)
 
 
@@ -185,10 +185,12 @@ def register_node(
     supports: SupportedLevels | None = None,
     listeners: Mapping[str, int] | None = None,
 ) -> NodeRecord:
-    """Say that a node has started; it stops no longer, but drains on. `node_id` is what its folder holds; `new`: the
-    store may not have it yet. `listeners`: ports of its own, by name, at `host`.
+    """Record that a node has started: it is no longer stopping, but keeps draining.
 
-    Raises FolderRefused where the store has that id with another format, or, unless `new`, not at all: the node was
+    `node_id` is the one in its folder; `new`: the store may not have it yet. `listeners`: the node's own ports, by
+    name, at `host`.
+
+    Raises FolderRefused if the store has that id with another format, or, unless `new`, not at all: the node was
     removed, or the folder belongs to another cluster.
     """
 
@@ -218,18 +220,18 @@ def register_node(
 
 
 def may_be_lost(store: ClusterStore, node_id: NodeId, *, folder_level: int) -> bool:
-    """Whether a node that has no record has lost it with a store that was set back; else somebody removed it.
+    """Return whether a node without a record lost it because the store was restored; otherwise an operator removed it.
 
-    `folder_level`: the feature level that its folder has seen: at lower ones removals leave no trace.
+    `folder_level`: the feature level that its folder has seen; below `FENCED`, removals leave no trace.
     """
     return folder_level >= Level.FENCED and node_id not in removed_nodes(store)
 
 
 def put_back_node(store: ClusterStore, node: NodeRecord) -> NodeRecord:
-    """Have a run's registration stand again as it is, where the store has been set back to before it; what an operator
-    says of the node (drains, addresses) stays as the store has it.
+    """Restore a process incarnation's registration after the store was restored to a copy from before it.
 
-    Raises FolderRefused where somebody removed the node, or another has its id.
+    What an operator configured for the node (draining, addresses) stays as the store has it. Raises FolderRefused if
+    the node was removed, or another node has its id.
     """
 
     def decide(present: NodeRecord | None) -> NodeRecord:
@@ -258,14 +260,14 @@ def _check_format(present: NodeRecord | None, node_id: NodeId, format: uuid.UUID
 
 
 def set_draining(store: ClusterStore, node_id: NodeId, draining: bool) -> NodeRecord:
-    """Have a node's roles and replicas go elsewhere, or no longer. Raises HeadraceError where there is no such node."""
+    """Begin or end moving a node's roles and replicas to other nodes. Raises HeadraceError if there is no such node."""
     return _change_node(store, node_id, lambda node: structs.replace(node, draining=draining))
 
 
 def set_stopping(store: ClusterStore, node_id: NodeId, *, run: uuid.UUID | None = None) -> NodeRecord:
-    """Say that a node is about to stop; its next start takes that back. `run`: only where that run is the present one.
+    """Record that a node is about to stop; its next start reverses that.
 
-    Raises HeadraceError where there is no such node.
+    `run`: only if this is the current process incarnation. Raises HeadraceError if there is no such node.
     """
     return _change_node(
         store, node_id, lambda node: node if run not in (None, node.run) else structs.replace(node, stopping=True)
@@ -273,17 +275,18 @@ def set_stopping(store: ClusterStore, node_id: NodeId, *, run: uuid.UUID | None 
 
 
 def set_full(store: ClusterStore, node_id: NodeId, full: bool, *, run: uuid.UUID) -> NodeRecord:
-    """Say that a node's present run has hardly any room left, or has again. Raises HeadraceError where there is no such
-    node.
+    """Record that a node's current process incarnation has hardly any room left, or has room again.
+
+    Raises HeadraceError if there is no such node.
     """
     return _change_node(store, node_id, lambda node: node if run != node.run else structs.replace(node, full=full))
 
 
 def remove_node(store: ClusterStore, node_id: NodeId, *, force: bool = False) -> None:
-    """Forget a node, for good: its folder is refused from now on.
+    """Remove a node permanently: its folder is refused from now on.
 
-    That it was removed is there before its record goes: one that is merely missing has been lost. Raises HeadraceError
-    while it has replicas, unless `force`: then they are rebuilt on other nodes.
+    The removal is recorded before the node's record goes: a node whose record is merely missing has lost it. Raises
+    HeadraceError while it has replicas, unless `force`: then they are rebuilt on other nodes.
     """
     holds = [each.container_id for each in containers(store) if node_id in each.replicas and each.state != "deleted"]
     if holds and not force:
@@ -300,43 +303,43 @@ def remove_node(store: ClusterStore, node_id: NodeId, *, force: bool = False) ->
 
 
 def removed_nodes(store: ClusterStore) -> RemovedNodes:
-    """Those that somebody removed."""
+    """Return the ids of nodes that an operator removed."""
     return read(store, REMOVED_KEY, RemovedNodes) or RemovedNodes()
 
 
 def nodes(store: ClusterStore) -> list[NodeRecord]:
-    """All nodes, by id."""
+    """Return all nodes, by id."""
     found = [decode(each.value, NodeRecord, each.key) for each in store.list(NODE_PREFIX)]
     return sorted(found, key=lambda node: node.node_id)
 
 
 def get_node(store: ClusterStore, node_id: NodeId) -> NodeRecord | None:
-    """One node."""
+    """Return one node; None if there is none."""
     return read(store, f"{NODE_PREFIX}{node_id}", NodeRecord)
 
 
 def ensure_volume(store: ClusterStore, volume: VolumeRecord) -> VolumeRecord:
-    """The volume of that name as it is, or `volume` where there is none yet. Raises HeadraceError as `check_volume`."""
+    """Return the volume of that name, created as `volume` if missing. Raises HeadraceError like `check_volume`."""
     check_volume(volume)
     return change(store, f"{VOLUME_PREFIX}{volume.name}", VolumeRecord, lambda present: present or volume)
 
 
 def get_volume(store: ClusterStore, name: str) -> VolumeRecord | None:
-    """One volume."""
+    """Return one volume; None if there is none."""
     return read(store, f"{VOLUME_PREFIX}{name}", VolumeRecord)
 
 
 def volumes(store: ClusterStore) -> list[VolumeRecord]:
-    """All volumes, by name."""
+    """Return all volumes, by name."""
     return [decode(each.value, VolumeRecord, each.key) for each in store.list(VOLUME_PREFIX)]
 
 
 def change_volume(
     store: ClusterStore, name: str, decide: Callable[[VolumeRecord | None], VolumeRecord]
 ) -> VolumeRecord:
-    """Make a volume (`decide` gets None), or replace it; decided anew when somebody else was faster.
+    """Create a volume (`decide` gets None), or replace it; `decide` is called again if another process was faster.
 
-    Raises HeadraceError for one that `check_volume` refuses.
+    Raises HeadraceError for a volume that `check_volume` refuses.
     """
 
     def checked(present: VolumeRecord | None) -> VolumeRecord:
@@ -348,18 +351,19 @@ def change_volume(
 
 
 def get_lease(store: ClusterStore) -> tuple[LeaseRecord, int] | None:
-    """The controller's lease and its version."""
+    """Return the controller's lease and its version; None if there is none."""
     found = store.get(LEASE_KEY)
     return None if found is None else (decode(found.value, LeaseRecord, LEASE_KEY), found.version)
 
 
 def put_lease(store: ClusterStore, record: LeaseRecord, expected_version: int | None) -> int:
-    """Take, renew or give back the controller's lease; the new version. Raises VersionConflict, StoreUnavailable."""
+    """Take, renew or give back the controller's lease; return the new version. Raises VersionConflict,
+    StoreUnavailable."""
     return store.put(LEASE_KEY, msgspec.json.encode(record), expected_version)
 
 
 def set_balance(store: ClusterStore, **fields: Any) -> BalanceRecord:
-    """Have the controller move load, or not, and from when on; what is not given stays. The policy then."""
+    """Change the balance policy; fields that are not given stay. Return the policy."""
     return change(
         store,
         BALANCE_KEY,
@@ -370,7 +374,7 @@ def set_balance(store: ClusterStore, **fields: Any) -> BalanceRecord:
 
 
 def next_producer_block(store: ClusterStore, size: int, *, least: int = 0) -> range:
-    """`size` producer ids that nobody else gets, positive and below 2**63. Raises HeadraceError when all are used.
+    """Return `size` unused producer ids, positive and below 2**63. Raises HeadraceError when all are used.
 
     `least`: as for take_id, without the cluster's bits.
     """
@@ -387,8 +391,9 @@ def next_producer_block(store: ClusterStore, size: int, *, least: int = 0) -> ra
 
 
 def raise_counters(store: ClusterStore, seen: Mapping[str, int], *, producers: int = SKIPPED_PRODUCERS) -> None:
-    """Have nothing be handed out again. `seen`: counters, by key, at the highest that anybody has seen them; a store
-    that was set back may be below. It skips more, as some may have been handed out that nobody saw.
+    """Raise the counters of a store that was restored to an old copy, so that no id is handed out twice.
+
+    `seen`: the highest known values, by key. More ids are skipped, as some may have been handed out unseen.
     """
     for key, highest in seen.items():
         if key == PRODUCER_IDS_KEY:

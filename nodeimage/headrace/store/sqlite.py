@@ -1,11 +1,11 @@
-"""The cluster store of one machine: one SQLite file, shared by its processes.
+"""The cluster store on one machine: one SQLite file, shared by the machine's processes.
 
-    records(key, value, version)   value NULL: deleted; the row stays a while, for those who watch. A value has a
+    records(key, value, version)   value NULL: deleted; the row is kept for a while, for watchers. A value has a
                                    checksum (headrace.base.sealed_json) over key, version and itself
-    revision                       one counter; each write takes the next one as the record's version
+    revision                       one counter; each write takes the next value as the record's version
 
-A write is one IMMEDIATE transaction, so compare and set holds between processes; synchronous=FULL, so it is durable on
-return. The standard library's sqlite3, not sqlite-utils: importing that costs 107 MB of memory, more than a node.
+A write is one IMMEDIATE transaction, so compare-and-set works between processes; synchronous=FULL makes it durable on
+return. Uses the standard library's sqlite3, not sqlite-utils, whose import costs 107 MB of memory, more than a node.
 """
 
 import contextlib
@@ -23,18 +23,21 @@ from headrace.store.protocol import Changes, StoreFull, StoreUnavailable, Versio
 APPLICATION_ID = 0x48525354
 """'HRST' in the file's header."""
 FORMAT = 1
-"""Of the schema, in user_version. A newer one is refused."""
+"""Version of the schema, in user_version. A newer one is refused."""
 
 _BUSY_S = 5.0
+"""Seconds that a call waits for another process's lock."""
 _POLL_S = 0.05
+"""Seconds between two checks for changes."""
 _WAL_BYTES = 4 << 20
-"""Of the write-ahead log, above which it is cut: all processes look at the records all the time."""
+"""Size in bytes of the write-ahead log above which it is truncated: continuous reads by all processes would let it
+grow."""
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")
-"""A full disk, also where SQLite extends the WAL or its shared-memory index."""
+"""Errors of a full disk, including when SQLite extends the WAL or its shared-memory index."""
 _DAMAGED = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
-"""The file does not hold what it should."""
+"""Errors of a file with invalid content."""
 _REMOVED_KEPT = 10_000
-"""Revisions for which a removal is remembered; who watches from further back gets everything."""
+"""Revisions for which a removal is remembered; a watch from an older revision gets everything."""
 
 _SCHEMA = """
 CREATE TABLE records(key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL UNIQUE) WITHOUT ROWID;
@@ -44,16 +47,17 @@ INSERT INTO revision VALUES (1, 0, 0);
 
 
 class SqliteStore:
-    """A ClusterStore in the file at `path`, made if missing. Threads may share it; each call is one transaction.
+    """A ClusterStore in the file at `path`, created if missing. Threads may share it; each call is one transaction.
 
-    Raises FolderRefused for a file of a newer format or of something else, StoreUnavailable; the calls only the latter.
+    The constructor raises FolderRefused for a file of a newer format or of another kind, and StoreUnavailable; the
+    methods raise only the latter.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._highest = 0
-        """The highest revision seen. It falls only where another file takes this one's place."""
+        """The highest revision seen. It only decreases if the file is replaced by another one."""
         self._generation = 0
         with _reported(path, opening=True):
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S)
@@ -66,7 +70,7 @@ class SqliteStore:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._connection.close()
 
@@ -108,7 +112,7 @@ class SqliteStore:
                 connection.execute("UPDATE revision SET forgotten = ?", (forgotten,))
 
     def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
-        """See ClusterStore. Looks twenty times a second."""
+        """See ClusterStore. Polls every `_POLL_S`."""
         deadline = time.monotonic() + timeout_s
         while True:
             changes = self._changes(prefix, since)
@@ -139,7 +143,10 @@ class SqliteStore:
         return (self._checked(*row) for row in sorted(rows))
 
     def _checked(self, key: str, value: bytes, version: int) -> Versioned:
-        """Raises StoreUnavailable: a store of which not all is right is none to decide by."""
+        """Return a record after verifying its checksum.
+
+        Raises StoreUnavailable: no decision may be based on a store that is partly damaged.
+        """
         try:
             return Versioned(key, unseal(value, salt=_salt(key, version)), version)
         except ValueError as error:
@@ -167,7 +174,7 @@ class SqliteStore:
                 yield
             except sqlite3.Error as error:
                 if getattr(error, "sqlite_errorname", "").startswith(_DAMAGED):
-                    # What was read would stay in memory until somebody writes; the file may be put back before.
+                    # The damaged pages would stay cached until the next write; an operator may restore the file before.
                     self._connection.execute("PRAGMA shrink_memory")
                 raise
 
@@ -185,7 +192,8 @@ class SqliteStore:
             self._wal.written()
 
     def _use_wal(self) -> None:
-        """SQLite's timeout does not hold for this change: another process may be making it to a new file."""
+        """Switch to WAL mode, with retries: SQLite's timeout does not cover this while another process switches a new
+        file."""
         deadline = time.monotonic() + _BUSY_S
         while True:
             try:
@@ -233,8 +241,11 @@ def _removed(connection: sqlite3.Connection, prefix: str, *, since: int) -> dict
 
 
 def _since(columns: str, which: str) -> str:
-    """In the order of versions, which has SQLite go by their index: those who look at the store twenty times a second,
-    and at every put, must not go through all records for the few that changed."""
+    """Return a query for the records after a version, ordered by version.
+
+    The order makes SQLite use the index on versions: watchers poll twenty times a second, and every put is checked too,
+    so a query must not scan all records for the few that changed.
+    """
     return (
         f"SELECT {columns} FROM records WHERE version > ?2 AND substr(key, 1, length(?1)) = ?1 AND {which} "
         "ORDER BY version"
@@ -243,7 +254,10 @@ def _since(columns: str, which: str) -> str:
 
 @contextlib.contextmanager
 def _reported(path: Path, *, opening: bool = False) -> Iterator[None]:
-    """`opening`: a file of something else is refused for good; later an operator may be about to put ours back."""
+    """Convert SQLite's errors.
+
+    `opening`: a file of another kind is refused permanently; later an operator may be about to restore the right one.
+    """
     try:
         yield
     except sqlite3.Error as error:

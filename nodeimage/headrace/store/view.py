@@ -1,13 +1,13 @@
-"""What the cluster store holds, as this node last saw it, on the event loop.
+"""The content of the cluster store as this node last saw it, on the event loop.
 
-Two daemon threads look at the store: one waits for changes all the time, the other looks at once when it is asked to.
-Each hands what it found to the loop, where alone the view changes and callbacks run. While the store is away the view
-stays as it was; `reachable_at` tells how old it may be.
+Two daemon threads read the store: one waits for changes all the time, the other reads at once when requested. Each
+hands its result to the loop, which alone changes the view and runs callbacks. While the store is unavailable the view
+stays as it was; `reachable_at` shows how old it may be.
 
-An old state is never shown after a newer one. A look tells all that changed between the revision that the view stood at
-and the one that it reached, so a look that ends no later than the view already stands is dropped whole; and one's own
-put, which may be ahead of all looks, gives way to higher versions only. Where the store itself was set back to an old
-copy, that copy is shown, as a whole: who goes by it sees to what must not be done by it (store.lineage).
+An old state is never shown after a newer one. A read returns all changes between the view's revision and the one that
+it reached, so a read that ends no later than the view's current revision is dropped as a whole; this node's own put,
+which may be ahead of all reads, is only replaced by higher versions. If the store itself was restored to an old copy,
+that copy is shown, as a whole: those who act on it check what it must not be used for (store.lineage).
 """
 
 import asyncio
@@ -43,18 +43,20 @@ V = TypeVar("V")
 log = structlog.get_logger()
 
 WATCH_S = 1.0
+"""Seconds for which a read waits for changes."""
 AGAIN_S = 0.2
-"""After a look that failed."""
+"""Seconds before the next read after a failed one."""
 WHOLE_S = 30.0
-"""So often everything is looked at: a store that was set back, and went on past the revision that was seen last before
-anybody looked again, is known only by what it has in an older version."""
+"""Seconds between two reads of everything: if the store was restored to an old copy and has passed the last seen
+revision before the next read, only records with older versions show it."""
 PUTS_S = 30.0
-"""So long after the store was set back a put of before may be told of, with a version that is no more."""
+"""Seconds after a restore of the store for which an earlier put may still be reported, with a version that is no longer
+valid."""
 
 
 @dataclass(slots=True)
 class Changed:
-    """What a look found other than before: made, replaced or removed."""
+    """The records that a read found created, replaced or removed."""
 
     containers: set[ContainerId] = field(default_factory=set)
     nodes: set[NodeId] = field(default_factory=set)
@@ -64,7 +66,7 @@ class Changed:
     balance: bool = False
     features: bool = False
     counters: bool = False
-    """One fell; that one rises is told to nobody."""
+    """A counter decreased; increases are not reported."""
 
     def __bool__(self) -> bool:
         settings = self.cluster or self.balance or self.features or self.counters
@@ -72,7 +74,7 @@ class Changed:
 
 
 class ClusterView:
-    """The store's records by id. Only the loop that ran `start` may use it; the mappings are read, never written."""
+    """The store's records by id. Used only on the loop that ran `start`; the mappings are not to be modified."""
 
     def __init__(self, store: ClusterStore) -> None:
         self.cluster: ClusterRecord | None = None
@@ -80,63 +82,65 @@ class ClusterView:
         self.containers: dict[ContainerId, ContainerRecord] = {}
         self.versions: dict[ContainerId, int] = {}
         self.deleted = DeletedContainers()
-        """Those that have no record any more."""
+        """Deleted containers that no longer have a record."""
         self.volumes: dict[str, VolumeRecord] = {}
         self.lease: LeaseRecord | None = None
         self.lease_version: int | None = None
         self.balance = BalanceRecord()
         self.features = FeaturesRecord()
         self.counters: dict[str, int] = {}
-        """Of ids, by key: the next one."""
+        """The next id of each counter, by key."""
         self.highest: dict[str, int] = {}
-        """The same, as they were when they were highest: a store that was set back falls behind it."""
+        """The highest value seen of each counter, by key: the counters of a store restored to an old copy are below it.
+        """
         self.undeleted: set[ContainerId] = set()
-        """Containers that were deleted, and are not by the old copy that the store was set back to."""
+        """Containers that were deleted, but are not deleted in the old copy to which the store was restored."""
         self.revision = 0
         self.reachable_at = float("-inf")
-        """Loop time of the last look that succeeded."""
+        """Loop time of the last read that succeeded."""
         self.fell_at = float("-inf")
-        """Loop time at which the store was seen to have been set back, last."""
+        """Loop time at which this node last saw that the store had been restored to an old copy."""
         self._generation = 0
         self._store = store
         self._known: dict[str, int] = {}
-        """Version by key, of every record shown."""
+        """Version of every record shown, by key."""
         self._callbacks: list[Callable[[Changed], None]] = []
         self._started = asyncio.Event()
         self._closed = threading.Event()
         self._asked = threading.Event()
 
     async def start(self) -> None:
-        """Look on from now on; returns after the first whole read, for which it waits if the store is away."""
+        """Begin to follow the store; return after the first complete read, which waits while the store is unavailable.
+        """
         self._loop = asyncio.get_running_loop()
         for name, target in (("store-watch", self._watch), ("store-look", self._look_when_asked)):
             threading.Thread(target=target, name=name, daemon=True).start()
         await self._started.wait()
 
     async def close(self) -> None:
-        """Look no longer; no callback runs afterwards. A thread that waits for the store ends by itself soon."""
+        """Stop reading; no callback runs afterwards. A thread that is waiting for the store soon ends by itself."""
         self._closed.set()
         self._asked.set()
 
     def on_change(self, callback: Callable[[Changed], None]) -> None:
-        """Call it on the loop after each change, with the view as it is then. The first one tells everything."""
+        """Call `callback` on the loop after each change of the view. The first call reports everything."""
         self._callbacks.append(callback)
 
     def may(self, level: int) -> bool:
-        """Whether what belongs to a feature level may be written (store.features)."""
+        """Return whether data of a feature level may be written (store.features)."""
         return self.features.level >= level
 
     def is_deleted(self, container: ContainerId) -> bool:
-        """Whether a container is known to be deleted. One that merely has no record may have lost it."""
+        """Return whether a container is known to be deleted. A container without a record may have lost it."""
         record = self.containers.get(container)
         return container in self.deleted if record is None else record.state == "deleted"
 
     def refresh(self) -> None:
-        """Look at once, whatever the watch is about."""
+        """Read the store at once, independently of the watch."""
         self._asked.set()
 
     def put_seen(self, record: ContainerRecord, version: int) -> None:
-        """One's own `put_container` gave this version: show it without a look."""
+        """Show a record that this node's own `put_container` has just written, without a read."""
         if self._loop.time() - self.fell_at < PUTS_S:
             self.refresh()
             return
@@ -180,14 +184,13 @@ class ClusterView:
             try:
                 self._look(0)
             except StoreUnavailable:
-                continue  # the watch says so, and looks again
+                continue  # the watch reports it, and reads again
             except Exception:
                 log.exception("looking at the cluster store went wrong")
 
     def _look(self, timeout_s: float, *, whole: bool = False) -> None:
-        """One look, at what has changed or at all that there is; it waits until the loop has taken it in: the next one
-        begins where it ended.
-        """
+        """Read the changes, or everything, and wait until the loop has processed them: the next read begins where this
+        one ended."""
         changes = self._store.watch("", since=0 if whole else self.revision, timeout_s=timeout_s)
         taken = threading.Event()
         try:
@@ -208,7 +211,7 @@ class ClusterView:
         self.reachable_at = self._loop.time()
         changed = Changed()
         if changes.generation > self._generation and not changes.whole:
-            self.revision = 0  # it was asked for what came after a revision of before: all of it is looked at next
+            self.revision = 0  # the read began at a revision from before the restore: read everything next
             self.refresh()
         elif changes.generation > self._generation or self._is_of_another_line(changes):
             self._fall(changes, changed)
@@ -229,15 +232,17 @@ class ClusterView:
         self._tell(changed)
 
     def _is_of_another_line(self, changes: Changes) -> bool:
-        """Whether what the store has by that revision cannot have come of what it had by the one that this view stands
-        at: a record in an older version, one of before that was not there then, or, where nothing else was written, one
-        less."""
+        """Return whether the content at this revision cannot descend from the content shown by this view.
+
+        That is so if a record has an older version, if a record is older than the view's revision but was not there
+        then, or, if nothing else was written, if a record is missing.
+        """
         if not (changes.whole and changes.one_count) or changes.generation < self._generation:
             return False
         if any(each.version < self._known.get(each.key, 0) <= changes.revision for each in changes.records):
             return True
         if changes.revision < self.revision:
-            return False  # a look that began before another
+            return False  # this read began before another one
         if any(self._known.get(each.key, 0) < each.version <= self.revision for each in changes.records):
             return True
         listed = {each.key for each in changes.records}
@@ -246,7 +251,7 @@ class ClusterView:
         )
 
     def _fall(self, changes: Changes, changed: Changed) -> None:
-        """Show what there is now, in place of all that was shown."""
+        """Replace all that was shown by the present content."""
         self._generation = changes.generation
         if self._started.is_set():
             self.fell_at = self._loop.time()
@@ -269,7 +274,7 @@ class ClusterView:
                     log.exception("a change of the cluster's records was not taken up")
 
     def _show(self, key: str, value: bytes | None, version: int, changed: Changed) -> None:
-        """Show a record, or (None) show it no longer. One that cannot be read stays as it was."""
+        """Show a record, or remove it from the view (None). A record that cannot be read stays as it was."""
         try:
             self._place(key, value, version, changed)
         except CorruptLog as error:
@@ -303,7 +308,7 @@ class ClusterView:
                 changed.cluster = True
             case records.DELETED_KEY:
                 before, self.deleted = self.deleted, _read(value, DeletedContainers, key) or DeletedContainers()
-                if self._started.is_set():  # the first look is at everything anyway
+                if self._started.is_set():  # the first read reports everything anyway
                     changed.containers.update(self.deleted.beyond(before))
             case records.BALANCE_KEY:
                 self.balance = _read(value, BalanceRecord, key) or BalanceRecord()

@@ -1,11 +1,11 @@
 """One API server of Kubernetes, over aiohttp: JSON calls, lists and watches. Knows nothing of records.
 
-1. Every call ends within CALL_S, with an answer or with one of three errors: ApiError (nothing took place), ApiBusy
-   (nothing took place, try later) and ApiSilent (it may have taken place, or may yet).
-2. A watch ends when its time is over, or with one of these. Silence ends it too: servers send bookmarks each minute,
-   and a host that is gone is found out by TCP's keepalives.
-3. The service account's token is read again whenever its file changes, for the kubelet rotates it, and once more when
-   the server does not take it.
+1. Every call ends within CALL_S, with an answer or with one of three errors: ApiError (nothing was done), ApiBusy
+   (nothing was done, try later) and ApiSilent (it may have been done, or may still be).
+2. A watch ends when its time is over, or with one of these errors. Silence ends it too: servers send a bookmark every
+   minute, and TCP's keepalives detect a dead host.
+3. The service account's token is read again whenever its file changes, because the kubelet rotates it, and when the
+   server rejects it.
 """
 
 import asyncio
@@ -30,30 +30,35 @@ from headrace.base.errors import Code, FolderRefused, HeadraceError
 from headrace.base.sockets import keep_alive
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Folder of the service account's files in a pod."""
 JSON: Final = "application/json"
 CALL_S: Final = 5.0
+"""Seconds within which a call ends."""
 CONNECT_S: Final = 2.0
+"""Seconds within which a connection must be established."""
 PAGE: Final = 500
-"""Objects of one answer to a list."""
+"""Most objects in one answer to a list."""
 LIST_TRIES: Final = 3
+"""Attempts to list a collection if it takes so long that the server drops its snapshot."""
 EVENT_BYTES: Final = 4 * 1024 * 1024
-"""Of one event of a watch, at most; an object of etcd's has 1.5 MB."""
+"""Most bytes of one event of a watch; an object in etcd has up to 1.5 MB."""
 WATCH_S: Final = 300
-"""Then the server ends a watch, which begins anew where it was."""
+"""Seconds after which the server ends a watch, which is then resumed."""
 WHOLE_TIME: Final = 0.99
-"""A part of it after which it has lasted its time, as its end came by the server's clock."""
+"""Part of `WATCH_S` after which a watch counts as complete, since its end is determined by the server's clock."""
 SILENT_WATCH_S: Final = 90.0
-"""Servers send a bookmark each minute."""
+"""Seconds of silence after which a watch ends; servers send a bookmark every minute."""
 BUSY_S: Final = 1.0
-"""To wait where a server that is busy does not say how long, or not in seconds."""
+"""Seconds to wait if a busy server does not say how long, or not in seconds."""
 LEAST_BUSY_S: Final = 0.1
+"""Shortest wait, in seconds, for a busy server."""
 MOST_BUSY_S: Final = 10.0
-"""A server, or what stands before it, may name any time. What it may cost is as much as this: for so long a process
-neither hears of changes nor renews a lease."""
+"""Longest wait, in seconds, for a busy server. The server, or a proxy in front of it, may name any time; while it
+waits, a process neither sees changes nor renews a lease."""
 
 
 class ApiError(HeadraceError):
-    """The server refuses, and nothing took place."""
+    """The server refused, and nothing was done."""
 
     code = Code.BROKER_NOT_AVAILABLE
 
@@ -63,23 +68,23 @@ class ApiError(HeadraceError):
 
 
 class ApiBusy(ApiError):
-    """The server has too much to do, and nothing took place."""
+    """The server is overloaded, and nothing was done."""
 
     def __init__(self, reason: str, *, retry_after_s: float) -> None:
-        """`retry_after_s`: LEAST_BUSY_S to MOST_BUSY_S."""
+        """`retry_after_s`: from LEAST_BUSY_S to MOST_BUSY_S."""
         super().__init__(HTTPStatus.TOO_MANY_REQUESTS, reason)
         self.retry_after_s = retry_after_s
 
 
 class ApiSilent(HeadraceError):
-    """The server did not answer, or failed: whatever was asked for may have taken place."""
+    """The server did not answer, or failed: the request may have been carried out."""
 
     code = Code.BROKER_NOT_AVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the server is reached."""
+    """How to reach the server."""
 
     url: str
     token_file: Path | None = None
@@ -87,7 +92,8 @@ class Access:
 
     @classmethod
     def in_cluster(cls) -> "Access":
-        """As a pod does, by its environment and its service account's files. Raises FolderRefused outside of one."""
+        """Return a pod's access, from its environment and its service account's files. Raises FolderRefused outside a
+        pod."""
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
         if not host or not port:
             raise FolderRefused("this is no pod: KUBERNETES_SERVICE_HOST is not set; give --kubernetes-api")
@@ -97,10 +103,11 @@ class Access:
 
 
 class Api:
-    """Calls belong to the loop that makes it. Raises OSError, ssl.SSLError for a CA file that cannot be read."""
+    """Calls of one API server, on the loop that creates it. Raises OSError, ssl.SSLError for a CA file that cannot be
+    read."""
 
     def __init__(self, access: Access, *, agent: str = "headrace-node") -> None:
-        """`agent`: whom Kubernetes notes as the manager of fields, where a call does not say."""
+        """`agent`: the field manager that Kubernetes records if a call does not name one."""
         self._access = access
         self._token = ""
         self._token_of: tuple[int, int] | None = None
@@ -113,7 +120,7 @@ class Api:
             read_bufsize=EVENT_BYTES,
             headers={"User-Agent": f"{agent}/{__version__}"},
         )
-        # Or aiohttp sends PUT and DELETE again where a connection ends: what has landed would be a conflict then.
+        # Otherwise aiohttp repeats PUT and DELETE when a connection ends: if the first was done, the second conflicts.
         self._http._retry_connection = False
 
     async def close(self) -> None:
@@ -130,7 +137,7 @@ class Api:
         content_type: str = JSON,
         timeout_s: float = CALL_S,
     ) -> dict[str, Any]:
-        """The answer to one call. `body` goes as JSON; of a patch, `content_type` says which kind.
+        """Return the answer to one call. `body` is sent as JSON; for a patch, `content_type` names its kind.
 
         Raises ApiError, ApiBusy, ApiSilent.
         """
@@ -143,22 +150,23 @@ class Api:
         return await call()  # the token may have been rotated just now
 
     async def list_all(self, path: str, *, params: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
-        """All objects of a collection at one moment, and the version to watch from. Raises as `call`."""
+        """Return all objects of a collection at one moment, and the version to watch from. Raises what `call` raises.
+        """
         for again in reversed(range(LIST_TRIES)):
             try:
                 return await self._list(path, params)
             except ApiError as error:
                 if error.status != HTTPStatus.GONE or not again:
-                    raise  # 410: it took so long that its moment is forgotten
+                    raise  # 410: the list took so long that the server dropped its snapshot
         raise AssertionError("unreachable")
 
     async def watch(
         self, path: str, *, params: Mapping[str, str], since: str
     ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
-        """(type, object) of each event after version `since`, bookmarks too; ends when its time is over.
+        """Yield (type, object) for each event after version `since`, including bookmarks; end when its time is over.
 
-        Raises ApiError (410: `since` is too old, list again), ApiBusy, and ApiSilent where it ends before, also where
-        the server ended it, as one does that stops.
+        Raises ApiError (410: `since` is too old, list again), ApiBusy, and ApiSilent if it ends early, even if the
+        server ended it, as one that is stopping does.
         """
         asked = {
             **params,
@@ -238,7 +246,7 @@ class Api:
         file = self._access.token_file
         if file is None:
             return {}
-        state = file.stat()  # of what the link leads to: the kubelet swaps a folder
+        state = file.stat()  # follows the symbolic link: the kubelet swaps a folder
         if (state.st_mtime_ns, state.st_ino) != self._token_of:
             self._token, self._token_of = file.read_text().strip(), (state.st_mtime_ns, state.st_ino)
         return {"Authorization": f"Bearer {self._token}"}
@@ -255,7 +263,7 @@ def _reported(what: str) -> Iterator[None]:
 def _seconds(retry_after: str) -> float:
     try:
         named = float(retry_after)
-    except ValueError:  # nothing, or a date, which would have to be compared with another clock
+    except ValueError:  # empty, or a date, which would depend on another host's clock
         return BUSY_S
     return BUSY_S if math.isnan(named) else min(max(named, LEAST_BUSY_S), MOST_BUSY_S)
 

@@ -1,11 +1,11 @@
-"""Objects and records, each as it was seen last, and what changed here since when. Pure; not for two threads at a time.
+"""Objects and records as last seen, and their changes since a revision. Pure; not to be used by two threads at a time.
 
-1. Of one object, a state is never replaced by an older one, wherever they come from: own writes, calls, watches, lists.
-2. Revisions are this cache's own, and rise with each change of a record. They are no resource versions: those of
+1. A state of an object is never replaced by an older one, whatever its source: own writes, calls, watches, lists.
+2. Revisions belong to this cache, and increase with each change of a record. They are not resource versions: those of
    different objects may arrive in any order.
-3. A removal is remembered until FORGET others came after it; who asks from further back gets everything.
-4. Where the API server's own versions fell, or an object's, as etcd was restored from a backup, all is forgotten: else
-   the newer states that are no more would keep out all that comes, for ever.
+3. A removal is remembered until FORGET later ones have arrived; a caller that asks from further back gets everything.
+4. If the versions of the API server or of an object decrease, because etcd was restored from a backup, everything is
+   forgotten: otherwise states that no longer exist would block all later ones permanently.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,47 +15,48 @@ from headrace.store.kubernetes.objects import Object, Place, Resource, version
 from headrace.store.protocol import Changes, Versioned
 
 FORGET: Final = 20_000
+"""Most removals, of objects and of records, that are remembered."""
 
 _At = tuple[str, str]
 """(kind, name)."""
 
 
 class Cache:
-    """One cluster's."""
+    """The objects and records of one cluster."""
 
     def __init__(self, after: int = 0) -> None:
-        """`after`: the revision of a cache whose place it takes; who asks from there gets everything."""
+        """`after`: the revision of the cache that this one replaces; a caller that asks from there gets everything."""
         self.revision = after
         self.highest: dict[str, int] = {}
-        """By kind, the highest version seen: a server may keep kinds in etcds of their own, each with its own count."""
+        """The highest version seen, by kind: a server may keep kinds in separate etcds, each with its own count."""
         self._objects: dict[_At, Object] = {}
         self._versions: dict[_At, int] = {}
-        """Of each object, the newest seen; of those that are gone, that of their end."""
+        """The newest version seen of each object; for removed objects, the version of the removal."""
         self._gone: dict[_At, None] = {}
-        """Objects that are gone and whose end is remembered, oldest first."""
+        """Removed objects whose removal is remembered, oldest first."""
         self._records: dict[_At, dict[str, Versioned]] = {}
-        """What each object holds, by key."""
+        """The records in each object, by key."""
         self._known: dict[str, Versioned] = {}
         self._changed: dict[str, int] = {}
-        """At which revision each key changed last, in that order."""
+        """The revision of each key's last change, in that order."""
         self._removed: dict[str, int] = {}
-        """Of keys that are gone, the version of their end; in that order."""
+        """The version of the removal of each removed key, in order of removal."""
         self._forgotten = after + 1 if after else 0
 
     def object(self, where: Place) -> Object | None:
-        """An object as last seen."""
+        """Return an object as last seen."""
         return self._objects.get((where.resource.kind, where.name))
 
     def versions(self, resource: Resource) -> dict[str, int]:
-        """Of the objects of a kind, by name, also of those that are gone."""
+        """Return the versions of the objects of a kind, by name, including removed ones."""
         return {name: seen for (kind, name), seen in self._versions.items() if kind == resource.kind}
 
     def holds(self, record: Versioned) -> None:
-        """A record that stands in no object."""
+        """Add a record that is not in any object."""
         self._show(record)
 
     def take(self, resource: Resource, found: Object, records: Sequence[Versioned], *, deleted: bool = False) -> bool:
-        """A state of an object, with the records in it, was seen. Whether a record changed by that."""
+        """Process a state of an object, with the records in it; return whether a record changed."""
         at = (resource.kind, str(found["metadata"]["name"]))
         seen = version(found)
         if seen < self._versions.get(at, 0) or (seen == self._versions.get(at) and not deleted):
@@ -74,7 +75,7 @@ class Cache:
         return self.revision > before
 
     def only(self, resource: Resource, names: Iterable[str], seen: int) -> bool:
-        """A whole list at that version had these objects and no others. Whether a record changed by that."""
+        """Process a complete list at version `seen` that had only these objects; return whether a record changed."""
         before = self.revision
         listed = set(names)
         for at in [at for at in self._objects if at[0] == resource.kind and at[1] not in listed]:
@@ -86,7 +87,7 @@ class Cache:
         return self.revision > before
 
     def changes(self, prefix: str, since: int) -> Changes:
-        """What changed after that revision of this cache."""
+        """Return the changes after a revision of this cache."""
         whole = since == 0 or since < self._forgotten
         keys = []
         for key, at in reversed(self._changed.items()):

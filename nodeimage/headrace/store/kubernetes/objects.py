@@ -1,20 +1,21 @@
 """Which object of Kubernetes holds which record of the cluster store. Pure.
 
-    node/<id>          StorageNode <cluster>-<id>         status: the record; spec: what the operator wants of the node
+    node/<id>          StorageNode <cluster>-<id>         status: the record; spec: the operator's settings of the node
     container/<id>     StorageContainer <cluster>-<id>    status: the record
-    controller         Lease <cluster>-controller         spec: holder and term; an annotation: how often renewed
+    controller         Lease <cluster>-controller         spec: holder and term; an annotation: number of renewals
     all others         ConfigMap <cluster>-store          data: one entry a record, its key with `/` as `.`
 
-A version is the resourceVersion of the object, so a record that shares its object with others gets a new one when they
-change: whoever loses by that reads again. `status` of the two kinds is no subresource: a record is made in one call.
+A version is the resourceVersion of the object, so a record that shares its object with others gets a new version when
+they change: a writer that loses because of that reads again. `status` of the two kinds is not a subresource, so a
+record is created in one call.
 
-A node's record has `draining` and the advertised addresses from `spec`, where the operator and `headrace node drain`
-write them, and nowhere else; its zone too, where `spec` has one. Fields that this version does not know stay as they
-are. A write changes its object always, if only by an annotation: one that changes nothing gets no new version from an
-API server, and so would not keep an older one from landing later (store.protocol).
+A node's record takes `draining` and the advertised addresses only from `spec`, where the operator and `headrace node
+drain` write them; its zone too, if `spec` has one. Fields that this version does not know stay unchanged. A write
+always changes its object, if only by an annotation: an API server gives no new version to a write that changes nothing,
+so such a write could not keep an older one from being stored later (store.protocol).
 
-The cluster's own record, with its secret, is no object of the store's: the operator makes it and mounts it into the
-pods, so that nodes need no right to read Secrets.
+The cluster's own record, with its secret, is not in any of these objects: the operator creates it and mounts it into
+the pods, so that nodes need no right to read Secrets.
 """
 
 from collections.abc import Mapping
@@ -33,9 +34,9 @@ GROUP: Final = "headrace.dev"
 VERSION: Final = "v1alpha1"
 CLUSTER_LABEL: Final = "headrace.dev/cluster"
 TOUCHED: Final = "headrace.dev/touched"
-"""Annotation that differs where nothing else does."""
+"""Annotation that is changed if a write changes nothing else."""
 RENEWAL: Final = "headrace.dev/renewal"
-"""Annotation of the lease. It has no clock in it: who looks on sees whether it moves."""
+"""Annotation of the lease with the number of renewals. It contains no clock: observers see whether it changes."""
 
 Object = dict[str, Any]
 
@@ -44,14 +45,14 @@ _leases = msgspec.json.Decoder(LeaseRecord)
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object that records stand in."""
+    """A kind of object that contains records."""
 
     kind: str
     plural: str
     api_version: str
 
     def path(self, namespace: str) -> str:
-        """Of the collection."""
+        """Return the path of the collection."""
         root = "/api" if "/" not in self.api_version else "/apis"
         return f"{root}/{self.api_version}/namespaces/{namespace}/{self.plural}"
 
@@ -64,14 +65,14 @@ CONFIG_MAPS: Final = Resource("ConfigMap", "configmaps", "v1")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record stands."""
+    """The object that contains a record."""
 
     resource: Resource
     name: str
 
 
 def place(cluster: str, key: str) -> Place:
-    """The object of a key."""
+    """Return the object of a key."""
     if key.startswith(NODE_PREFIX):
         return Place(NODES, f"{cluster}-{key.removeprefix(NODE_PREFIX)}")
     if key.startswith(CONTAINER_PREFIX):
@@ -82,17 +83,17 @@ def place(cluster: str, key: str) -> Place:
 
 
 def lease_name(cluster: str) -> str:
-    """Of the Lease."""
+    """Return the name of the Lease."""
     return f"{cluster}-controller"
 
 
 def store_name(cluster: str) -> str:
-    """Of the ConfigMap."""
+    """Return the name of the ConfigMap."""
     return f"{cluster}-store"
 
 
 def watched(cluster: str) -> list[tuple[Resource, Mapping[str, str]]]:
-    """What a node watches: kinds of objects, and which of them, as parameters of the call."""
+    """Return what a node watches: kinds of objects, each with the parameters that select the cluster's."""
     label = {"labelSelector": f"{CLUSTER_LABEL}={cluster}"}
     return [
         (NODES, label),
@@ -103,7 +104,7 @@ def watched(cluster: str) -> list[tuple[Resource, Mapping[str, str]]]:
 
 
 def may_hold(resource: Resource, prefix: str) -> bool:
-    """Whether records under a prefix may stand in objects of a kind."""
+    """Return whether objects of a kind may contain records under a prefix."""
     for own, key in ((NODES, NODE_PREFIX), (CONTAINERS, CONTAINER_PREFIX), (LEASES, LEASE_KEY)):
         if resource == own:
             return key.startswith(prefix) or prefix.startswith(key)
@@ -111,12 +112,13 @@ def may_hold(resource: Resource, prefix: str) -> bool:
 
 
 def version(found: Object) -> int:
-    """Resource versions of one cluster of etcd are numbers that rise over all objects (KEP-5504)."""
+    """Return an object's resource version: within one etcd cluster, a number that increases over all objects
+    (KEP-5504)."""
     return int(found["metadata"]["resourceVersion"])
 
 
 def records(resource: Resource, cluster: str, found: Object) -> list[Versioned]:
-    """What stands in an object. Raises CorruptLog where that is no record."""
+    """Return the records in an object. Raises CorruptLog if its content is not valid."""
     try:
         return [Versioned(key, value, version(found)) for key, value in _records(resource, cluster, found).items()]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -147,7 +149,7 @@ def _records(resource: Resource, cluster: str, found: Object) -> dict[str, bytes
 
 
 def fresh(cluster: str, namespace: str, where: Place) -> Object:
-    """An object that holds nothing yet."""
+    """Return an object without records."""
     return {
         "apiVersion": where.resource.api_version,
         "kind": where.resource.kind,
@@ -156,7 +158,7 @@ def fresh(cluster: str, namespace: str, where: Place) -> Object:
 
 
 def with_record(found: Object, key: str, value: bytes, *, now: str) -> Object:
-    """The object with a record in it, all else as it was. `now`: RFC 3339, for people."""
+    """Return the object with a record put into it, otherwise unchanged. `now`: RFC 3339, for people."""
     spec, status = dict(found.get("spec") or {}), found.get("status") or {}
     match found["kind"]:
         case NODES.kind:
@@ -166,7 +168,7 @@ def with_record(found: Object, key: str, value: bytes, *, now: str) -> Object:
             changed = {**found, "spec": spec, "status": status | _camel(record)}
         case CONTAINERS.kind:
             record = msgspec.json.decode(value)
-            record["in_sync_nodes"] = [node for node, _ in record["in_sync"]]  # for people: a column shows no fields
+            record["in_sync_nodes"] = [node for node, _ in record["in_sync"]]  # for people: a printer column shows no nested fields
             record["in_sync"] = [{"node": node, "format": format} for node, format in record["in_sync"]]
             changed = {**found, "spec": spec, "status": status | _camel(record)}
         case LEASES.kind:
@@ -183,7 +185,7 @@ def with_record(found: Object, key: str, value: bytes, *, now: str) -> Object:
 
 
 def without_record(found: Object, key: str) -> Object | None:
-    """The object without a record; None: nothing is left, and it goes."""
+    """Return the object without a record; None if nothing is left, so that the object is to be removed."""
     if found["kind"] != CONFIG_MAPS.kind:
         return None
     entry = key.replace("/", ".", 1)

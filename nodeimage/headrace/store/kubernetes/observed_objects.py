@@ -1,9 +1,10 @@
-"""What one process has seen of its cluster's objects: a cache that threads wait at.
+"""What one process has seen of its cluster's objects: a cache on which threads can wait.
 
-Whoever talks to the API server says what it saw: the watches, and calls, whose answers may be ahead of the watches.
+Everything that talks to the API server reports what it saw: the watches, and calls, whose answers may be ahead of the
+watches.
 
-A get, a list and a write are answered from etcd's quorum, so what they tell is never older than what was known when
-they were asked. If it is, etcd was restored from a backup: all is forgotten then, and listed anew.
+Gets, lists and writes are answered from etcd's quorum, so an answer is never older than what was known when the request
+was made. If it is older, etcd was restored from a backup: everything is then forgotten and listed again.
 """
 
 import threading
@@ -23,55 +24,56 @@ from headrace.store.protocol import Changes, StoreUnavailable, Versioned
 log = structlog.get_logger()
 
 SILENT_S: Final = 1.5
-"""Without a word from the server for so long, the store counts as away."""
+"""Seconds without an answer from the server after which the store counts as unavailable."""
 
 
 class ObservedObjects:
-    """Threads may share it."""
+    """The objects of one cluster. Threads may share it."""
 
     def __init__(self, cluster: str, own: Versioned) -> None:
-        """`own`: the cluster's own record, which stands in no object that is watched."""
+        """`own`: the cluster's own record, which is not in any watched object."""
         self._cluster = cluster
         self._changed = threading.Condition()
         self._own = own
         self._cache = Cache()
         self._cache.holds(own)
         self.generation = 0
-        """How often etcd was seen to have been restored: who watches begins anew with each."""
+        """How often a restore of etcd was detected: watchers start over with each."""
         self._unlisted = {resource.plural for resource, _ in objects.watched(cluster)}
         self.heard_at = float("-inf")
-        """By the monotonic clock; when the server was heard of last."""
+        """When the server last answered, by the monotonic clock."""
         self.trouble = "it was not asked yet"
-        """What came of it instead, last."""
+        """Why the server last did not answer."""
 
     def heard(self) -> None:
-        """The server told something."""
+        """The server has answered."""
         self.heard_at = time.monotonic()
 
     def highest(self, resource: Resource) -> int:
-        """The highest version of any object of a kind that was seen."""
+        """Return the highest version seen of any object of a kind."""
         with self._changed:
             return self._cache.highest.get(resource.kind, 0)
 
     def version(self, where: Place) -> int:
-        """Of an object that is here; 0: it is not."""
+        """Return the version of an object as last seen; 0 if there is none."""
         found = self.object(where)
         return 0 if found is None else objects.version(found)
 
     def versions(self, resource: Resource) -> dict[str, int]:
-        """Of all objects of a kind, by name, also of those that are gone."""
+        """Return the versions of all objects of a kind, by name, including removed ones."""
         with self._changed:
             return self._cache.versions(resource)
 
     def compare(self, answered: int, known: int, generation: int) -> None:
-        """What the server answered has this version, and was known to have that one when it was asked."""
+        """Compare the version in an answer with the one known when the request was made: an older answer means a
+        restore."""
         if answered < known:
             self._fell(answered, known, generation)
 
     def _fell(self, answered: int, known: int, generation: int) -> None:
         with self._changed:
             if generation != self.generation:
-                return  # that is known already
+                return  # this restore is known already
             log.error("etcd was restored from a backup", version=answered, known=known)
             self.generation += 1
             self._cache = Cache(after=self._cache.revision)
@@ -81,7 +83,7 @@ class ObservedObjects:
             self._changed.notify_all()
 
     def take(self, resource: Resource, found: Object, *, deleted: bool = False) -> None:
-        """An object as it was then, or as it was when it went."""
+        """Process a state of an object, or its last state before its removal."""
         records: list[Versioned] = []
         if not deleted:
             try:
@@ -94,7 +96,7 @@ class ObservedObjects:
                 self._changed.notify_all()
 
     def listed(self, resource: Resource, found: Iterable[Object], version: int) -> None:
-        """All objects of a kind that there were at a version."""
+        """Process all objects of a kind that existed at a version."""
         found = list(found)
         for each in found:
             self.take(resource, each)
@@ -109,7 +111,7 @@ class ObservedObjects:
             return self._cache.object(where)
 
     def changes(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
-        """See ClusterStore.watch. Raises StoreUnavailable where nothing changed, and nothing was heard either."""
+        """See ClusterStore.watch. Raises StoreUnavailable if nothing changed and the server did not answer either."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while True:

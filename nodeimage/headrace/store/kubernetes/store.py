@@ -1,13 +1,13 @@
 """The ClusterStore of a cluster on Kubernetes.
 
-One thread of its own runs an event loop for all that goes to the API server. `get` and `list` ask the server, which
-answers from etcd's quorum; `put` and `delete` write an object at the very resourceVersion that the expected record had,
-and so does a put that is made again: of all that expect one version, one lands. `watch` is served from what the watches
-have seen, and from the answers to calls, which may be ahead of them.
+A thread of its own runs an event loop for all requests to the API server. `get` and `list` ask the server, which
+answers from etcd's quorum; `put` and `delete` write an object at exactly the resourceVersion of the expected record,
+and so does a repeated put: of all puts that expect the same version, only one succeeds. `watch` is served from what the
+watches have seen, and from the answers to calls, which may be ahead of them.
 
-Writes are bounded: so many under way, so many a second; the lease goes first. A server that is busy is left alone for
-as long as it says. A crash in between leaves an object as it was, or as it was to be: each change of a record is one
-call.
+Writes are limited, both those in progress and those per second; the lease is exempt. A busy server is left alone for as
+long as it says. Each change of a record is a single call, so a crash leaves an object either unchanged or completely
+changed.
 """
 
 import asyncio
@@ -31,17 +31,19 @@ from headrace.store.record_types import CLUSTER_KEY
 T = TypeVar("T")
 
 ALL_S: Final = 12.0
-"""For all that one call of the store takes."""
+"""Seconds within which one call of the store ends, including waits and retries."""
 WRITES_AT_ONCE: Final = 8
+"""Most writes in progress at the same time."""
 WRITES_PER_S: Final = 50.0
+"""Writes per second after the burst."""
 BURST: Final = 300
-"""Writes that a failover may take without waiting."""
+"""Writes that may be made without waiting, for instance in a failover."""
 
 
 class KubernetesStore:
-    """Threads may share it. `cluster_record`: the cluster's own, as it is mounted into the pod.
+    """A ClusterStore that threads may share. `cluster_record`: the cluster's own record, as mounted into the pod.
 
-    Raises OSError where the files of `access` cannot be read.
+    Raises OSError if the files of `access` cannot be read.
     """
 
     def __init__(self, *, cluster: str, namespace: str, access: Access, cluster_record: bytes) -> None:
@@ -57,7 +59,7 @@ class KubernetesStore:
         started.result()
 
     def close(self) -> None:
-        """End all connections and the thread; what is under way fails, as for a store that is away."""
+        """End all connections and the thread; calls in progress fail as if the store were unavailable."""
         with contextlib.suppress(RuntimeError):  # closed before
             self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
@@ -109,7 +111,7 @@ class KubernetesStore:
             await self._api.close()
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it on the thread's loop."""
+        """Run a coroutine on the thread's loop, and wait for its result."""
         try:
             called = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError as error:  # the loop has ended
@@ -123,10 +125,10 @@ class KubernetesStore:
             called.cancel()
             raise StoreUnavailable(f"the cluster store does not answer within {ALL_S:.0f} s") from error
 
-    # --- calls, on its loop
+    # --- calls, on the thread's loop
 
     async def _ask(self, method: str, path: str, body: Object | None = None) -> Object:
-        """One call, again while the server is busy: then it has not taken place."""
+        """Make one call; repeat it while the server is busy, since it was not carried out then."""
         while True:
             await self._pace.free()
             try:
@@ -194,7 +196,7 @@ class KubernetesStore:
             await self._write(where, key, expected, "DELETE", precise)
 
     async def _expected(self, where: Place, key: str, expected: int | None) -> Object | None:
-        """The object, if the record in it is at the expected version. Raises VersionConflict."""
+        """Return the object if the record in it is at the expected version. Raises VersionConflict."""
         seen = self._seen.object(where)
         if seen is not None and objects.version(seen) == expected and self._record(where.resource, seen, key):
             return seen
@@ -207,7 +209,7 @@ class KubernetesStore:
 
     async def _write(self, where: Place, key: str, expected: int | None, method: str, body: Object) -> Object:
         path = where.resource.path(self._namespace)
-        # A PUT that changes nothing is answered with the version that there was.
+        # A PUT that changes nothing is answered with the existing version.
         known = self._seen.highest(where.resource) if method == "POST" else self._seen.version(where)
         generation = self._seen.generation
         try:
@@ -218,14 +220,14 @@ class KubernetesStore:
         except ApiError as error:
             if error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                 raise
-        # Somebody else was faster: what they wrote is shown by the time that the caller looks.
+        # Another process was faster: its write is shown before the caller looks again.
         found = await self._find(where)
         record = None if found is None else self._record(where.resource, found, key)
         raise VersionConflict(key, expected=expected, found=None if record is None else record.version)
 
 
 class _Pace:
-    """How fast one process writes. Belongs to one loop."""
+    """Limits the writes of one process. Belongs to one loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -234,17 +236,20 @@ class _Pace:
         self._held_until = float("-inf")
 
     def hold(self, seconds: float) -> None:
-        """The server is busy for so long."""
+        """The server is busy: send nothing for `seconds`."""
         self._held_until = max(self._held_until, self._loop.time() + seconds)
 
     async def free(self) -> None:
-        """Once the server is not busy."""
+        """Return once the server is not busy."""
         if (wait := self._held_until - self._loop.time()) > 0:
             await asyncio.sleep(wait)
 
     @contextlib.asynccontextmanager
     async def write(self, resource: Resource) -> AsyncIterator[None]:
-        """One write. The lease does not wait: without it there is no controller, which may be what all others are."""
+        """Wait until a write may begin, and count it.
+
+        The lease does not wait: without it there is no controller, on which all other writes may depend.
+        """
         if resource is LEASES:
             yield
             return

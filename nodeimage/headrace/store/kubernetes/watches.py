@@ -1,15 +1,15 @@
-"""Keeps what is seen of a cluster's objects up to date: one list and watch for each kind, and a ping.
+"""Keeps the observed objects of a cluster up to date: one list and watch for each kind, and a ping.
 
-A watch whose time is over resumes where it ended; one that is told that this is too long ago, and one that was cut off,
-list again. The lease is renewed twice a second, so a server that is well is heard all the time; when it is not, it is
-asked for the lease by name. That tells whether the server is there, and if it knows of a newer lease than the watch has
-told of for a while, the watches are deaf, and begin anew. (A single one that is cut off ends by TCP's keepalives, or
-for want of bookmarks: see api.)
+A watch whose time is over resumes where it ended; one that is refused because that is too long ago, or that was cut
+off, lists again. The lease is renewed twice a second, so a healthy server is heard all the time. If nothing is heard,
+the server is asked for the lease by name. The answer shows that the server is reachable. If the answers name a newer
+lease than the watch has reported for a while, the watches are deaf, and all of them start over. (A single watch that is
+cut off ends because of TCP's keepalives, or for lack of bookmarks: see api.)
 
-So do all of them where etcd was restored from a backup: a watch from a version that is no more stays silent until that
-is reached again, and then passes over all that came before. A restore ends all watches, as API servers are stopped for
-it. Versions may have gone on past what was seen by the time that one begins again, and the lease's with them: then only
-the list tells, by objects that are older than they were.
+All watches also start over if etcd was restored from a backup: a watch from a version that no longer exists stays
+silent until that version is reached again, and then skips all earlier ones. A restore ends all watches, since API
+servers are stopped for it. By the time that a watch starts over, the versions, including the lease's, may have passed
+those seen before: then only the list shows the restore, by objects that are older than before.
 """
 
 import asyncio
@@ -30,17 +30,19 @@ from headrace.store.record_types import LEASE_KEY
 log = structlog.get_logger()
 
 PING_S: Final = 0.5
-"""Silence after which the server is asked."""
+"""Seconds of silence after which the server is asked."""
 ANSWER_S: Final = 1.0
+"""Seconds for which the answer to a ping is awaited."""
 DEAF_S: Final = 1.5
+"""Seconds for which a watch may lack a lease that a ping has returned, before it counts as deaf."""
 AGAIN_S: Final = (0.05, 0.2, 0.5, 1.0)
-"""Before each next attempt to list and watch; the nodes of a cluster spread over it."""
+"""Seconds before each further attempt to list and watch, randomized so that the nodes of a cluster spread out."""
 STEADY_S: Final = 5.0
-"""A watch that went on for so long was no failed attempt."""
+"""Seconds after which a watch counts as successful when it ends."""
 
 
 class Watches:
-    """One cluster's. Belongs to one loop."""
+    """The watches of one cluster. Belongs to one loop."""
 
     def __init__(self, api: Api, seen: ObservedObjects, *, cluster: str, namespace: str) -> None:
         self._api = api
@@ -48,11 +50,11 @@ class Watches:
         self._cluster = cluster
         self._namespace = namespace
         self._told = 0
-        """The newest version of the lease that the watch told of."""
+        """The newest version of the lease that the watch has reported."""
         self._generation = 0
 
     async def run(self) -> None:
-        """Watch, until cancelled."""
+        """Watch until cancelled."""
         while True:
             self._told = 0
             self._generation = self._seen.generation
@@ -62,9 +64,9 @@ class Watches:
             ]
             try:
                 await self._until_deaf()
-                log.warning("the watches of Kubernetes begin anew")
+                log.warning("the watches of Kubernetes start over")
             except Exception:
-                log.exception("Kubernetes gives answers that cannot be read; the watches begin anew")
+                log.exception("Kubernetes sends unreadable answers; the watches start over")
                 await asyncio.sleep(AGAIN_S[-1])
             finally:
                 for each in following:
@@ -88,7 +90,7 @@ class Watches:
                         each_known = known.get(str(each["metadata"]["name"]), 0)
                         self._seen.compare(objects.version(each), each_known, self._generation)
                     if self._seen.generation != self._generation:
-                        return  # all begin anew
+                        return  # all watches start over
                     self._seen.listed(resource, found, int(since))
                     self._heard(resource, int(since))
                 async with contextlib.aclosing(self._api.watch(path, params=params, since=since)) as events:
@@ -110,10 +112,10 @@ class Watches:
                     refused = str(error)
             except ApiSilent as error:
                 since = ""
-                self._seen.trouble = str(error)  # who looks tells, if it lasts
-            except Exception:  # the cache would stand still for ever
+                self._seen.trouble = str(error)  # reported by readers if it lasts
+            except Exception:  # otherwise the cache would never be updated again
                 since = ""
-                log.exception("a watch of Kubernetes went wrong", of=resource.plural)
+                log.exception("a watch of Kubernetes failed unexpectedly", of=resource.plural)
             if loop.time() - begun > STEADY_S:
                 attempt = 0
             await asyncio.sleep(pause + random.uniform(0.5, 1.0) * AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
@@ -127,7 +129,7 @@ class Watches:
     async def _until_deaf(self) -> None:
         loop = asyncio.get_running_loop()
         untold: tuple[float, int] | None = None
-        """Since when the watch has not told of a lease of that version."""
+        """When a ping first returned a lease that the watch had not reported, and its version."""
         while self._seen.generation == self._generation:
             silent = loop.time() - self._seen.heard_at
             if silent < PING_S:
@@ -146,7 +148,7 @@ class Watches:
                     return
 
     async def _ping(self) -> int | None:
-        """The version of the lease, 0 where there is none; None: no answer."""
+        """Return the version of the lease, 0 if there is none; None if the server did not answer."""
         where = objects.place(self._cluster, LEASE_KEY)
         known, generation = self._seen.version(where), self._seen.generation
         try:

@@ -377,7 +377,7 @@ async def accept(
             # The snapshot dates from before an unclean recovery, when the log was longer. A follower that starts from
             # it would seem to have frames that are not in this log.
             outgoing.close()
-            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "its snapshot is of another log", epoch=leader.epoch)
+            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "its snapshot belongs to another log", epoch=leader.epoch)
             return
     if leader.lost:
         refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node leads no more", epoch=leader.epoch)

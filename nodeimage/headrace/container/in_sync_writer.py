@@ -165,7 +165,7 @@ class InSyncWriter:
                 await asyncio.sleep(RETRY_S)
                 continue
             except Exception as error:
-                log.exception("putting the in-sync set went wrong", container=leader.id)
+                log.exception("putting the in-sync set failed unexpectedly", container=leader.id)
                 failed(repr(error))
                 await asyncio.sleep(RETRY_S)
                 continue

@@ -530,7 +530,7 @@ class LocalReplica:
             self._fatal(f"container {self.id}: {error}", held=held)  # invariant 13
             raise
         except CorruptLog as error:
-            log.warning("a replica cannot be opened again", container=self.id, error=str(error))
+            log.warning("a replica cannot be reopened", container=self.id, error=str(error))
             self.report_damage()
             raise
         self.cycle = self._new_cycle(container_log)

@@ -183,12 +183,12 @@ class LeadersRoster:
         Raises MalformedRequest for an invalid answer.
         """
         if answer.sent_at > self._sent_at:
-            raise MalformedRequest("an answer to a heartbeat that was not sent")
+            raise MalformedRequest("an answer to a heartbeat that was never sent")
         for number in answer.stirs:
             self._take_back(number)
         for resting in answer.rests:
             if resting.number in self._announced:
-                raise MalformedRequest(f"number {resting.number} of a replica that rests was given before")
+                raise MalformedRequest(f"number {resting.number} of a resting replica was used before")
             follower = fed(resting)
             if follower is not None and not follower.spoken_for(self.vouch, resting, self._stirred):
                 follower = None
@@ -213,7 +213,7 @@ class LeadersRoster:
     def _take_back(self, number: int) -> None:
         told = self._announced.pop(number, None)
         if told is None:
-            raise MalformedRequest(f"number {number} was not told of as resting")
+            raise MalformedRequest(f"number {number} was not announced as resting")
         resting, follower = told
         self._sum.add(resting, -1)
         if follower is not None:

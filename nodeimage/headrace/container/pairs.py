@@ -123,7 +123,7 @@ class Pairs:
         try:
             session = await self._env.connect(record)
         except (HeadraceError, OSError, TimeoutError) as error:
-            log.debug("no heartbeats of a pair", node=node, reason=str(error))
+            log.debug("no session for the heartbeats of a pair", node=node, reason=str(error))
             return
         if self._closed or session.met.version < PAIRS_VERSION:
             self._again[node] = _Again(record.run, self._loop.time() + OLDER_AGAIN_S)
@@ -170,7 +170,7 @@ class Pairs:
                 leaders.roster.stir()
         for pair in list(self._followed.values()):
             if now - pair.heard >= SILENCE_S:
-                log.warning("a node says nothing", node=pair.node, followers=len(pair.roster))
+                log.warning("a node is silent", node=pair.node, followers=len(pair.roster))
                 pair.end(silent=True)
                 self._silent(pair.node)
 

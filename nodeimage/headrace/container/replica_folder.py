@@ -190,7 +190,7 @@ def sync_files(folder: Path) -> None:
         try:
             file = OpenFile.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # renamed or replaced: whoever did that syncs the file
+            continue  # renamed or replaced: the code that did that syncs the file
         os.fsync(file.fd)
     sync_folder(folder)
 

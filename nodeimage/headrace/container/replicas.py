@@ -297,7 +297,7 @@ class Replicas:
                 await asyncio.sleep(STORE_RETRY_S)
                 slot.changed.set()
             except Exception as error:
-                log.exception("a replica's change of role went wrong", container=container_id)
+                log.exception("a replica's change of role failed unexpectedly", container=container_id)
                 slot.problem = repr(error)
                 await asyncio.sleep(STORE_RETRY_S)
                 slot.changed.set()
@@ -392,7 +392,7 @@ class Replicas:
         """
         known, own = replica.known_record, (self._env.node_id, uuid.UUID(replica.incarnation))
         if known is not None and is_given_up(record.changes, known.changes) and own not in record.in_sync:
-            log.error("a replica that went on by an old copy of the cluster store begins anew", container=replica.id)
+            log.error("a replica that followed an old copy of the cluster store is recreated", container=replica.id)
             await replica.renew()
 
     async def _renew(self, container_id: ContainerId, damage: Damage, replica: LocalReplica) -> None:
@@ -511,7 +511,7 @@ class Replicas:
                 self._look_at_states()
                 self._look_after(beats=self._ticks % BEAT_EVERY == 0)
             except Exception:
-                log.exception("looking after the followers went wrong")
+                log.exception("the replicas' timer failed unexpectedly")
 
     def _look_after(self, *, beats: bool) -> None:
         """Look after the replicas that do not rest, and after what concerns all replicas."""

@@ -115,7 +115,7 @@ async def _prepare_all(
         elif not isinstance(answer, HeadraceError) or answer.code is Code.FENCED_LEADER_EPOCH:
             raise answer
         else:
-            log.warning("a replica was not made", container=container, node=node.node_id, reason=str(answer))
+            log.warning("a replica was not created", container=container, node=node.node_id, reason=str(answer))
     if len(ready) < least:
         text = f"container {container} has {len(ready)} of the {least} replicas that have to be in sync"
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, text)

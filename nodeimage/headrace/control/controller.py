@@ -362,7 +362,7 @@ class Controller:
                 else:
                     await self._take_in()
             except Exception:
-                log.exception("a plan went wrong")
+                log.exception("planning failed unexpectedly")
                 await asyncio.sleep(FAILED_PAUSE_S)
             if self.holds_lease:
                 # With thousands of containers a plan takes a while, and there is other work on this loop.
@@ -474,7 +474,7 @@ class Controller:
             log.warning("records of deleted containers stay for now", containers=len(containers), reason=str(error))
             await asyncio.sleep(FORGET_AGAIN_S)
         except Exception:
-            log.exception("forgetting deleted containers went wrong", containers=len(containers))
+            log.exception("removing records of deleted containers failed unexpectedly", containers=len(containers))
             await asyncio.sleep(FORGET_AGAIN_S)
         finally:
             self._forgetting = False
@@ -619,11 +619,11 @@ class Controller:
             try:
                 record = await self._make(change.kind, change.members, volume)
             except HeadraceError as error:
-                log.warning("a container was not made", kind=change.kind, node=change.members[0], reason=str(error))
+                log.warning("a container was not created", kind=change.kind, node=change.members[0], reason=str(error))
                 await asyncio.sleep(FAILED_PAUSE_S)
                 return
             except Exception:
-                log.exception("making a container went wrong", kind=change.kind, node=change.members[0])
+                log.exception("creating a container failed unexpectedly", kind=change.kind, node=change.members[0])
                 await asyncio.sleep(FAILED_PAUSE_S)
                 return
             self.events.add("container", change.reason, container=record.container_id, node=record.leader)

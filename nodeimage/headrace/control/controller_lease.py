@@ -108,7 +108,7 @@ class ControllerLease:
             except HeadraceError as error:
                 log.error("the lease cannot be used", reason=str(error))
             except Exception:  # without this task there may never be a controller again
-                log.exception("a step towards the lease went wrong")
+                log.exception("a step of the controller's lease failed unexpectedly")
             try:
                 async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
@@ -128,9 +128,9 @@ class ControllerLease:
                 if await self._free():
                     break
         except StoreUnavailable as error:
-            log.info("the lease is left to run out", reason=str(error))
+            log.info("the lease is left to expire", reason=str(error))
         except Exception:
-            log.exception("the lease could not be given back, and is left to run out")
+            log.exception("the lease could not be given back, and is left to expire")
         self._view.refresh()
 
     async def _free(self) -> bool:

@@ -218,7 +218,7 @@ class Prober:
                 self._spoke(watched, str(error))
             return False
         except Exception:
-            log.exception("a probe went wrong", node=node)
+            log.exception("a probe failed unexpectedly", node=node)
             return False
         if self._watched.get(node) is not watched or answer.node != node or answer.run != watched.run:
             return False
@@ -230,7 +230,7 @@ class Prober:
     def _spoke(self, watched: "_Watched", reason: str) -> None:
         """A node answered with an error: it is alive, and its last report is still valid."""
         if watched.refused_for != reason:
-            log.warning("a node cannot say how it is", node=watched.node, reason=reason)
+            log.warning("a node answers a probe with an error", node=watched.node, reason=reason)
             watched.refused_for = reason
         before = self._results[watched.node]
         watched.refusals = watched.failures = 0

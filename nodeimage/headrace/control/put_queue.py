@@ -148,7 +148,7 @@ class PutQueue:
             return
         except Exception:  # the outcome is just as unknown
             self._unsure[container] = _Unsure(change, former)
-            log.exception("putting a container's record went wrong", container=container)
+            log.exception("putting a container's record failed unexpectedly", container=container)
             return
         self._unsure.pop(container, None)
         self._tell(change, former)

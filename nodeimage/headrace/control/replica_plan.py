@@ -57,7 +57,7 @@ class Replication:
         safe = [node for node, _ in record.in_sync if node in lasting and self._is_safe(record, node)]
         leaving = [node for node in record.replicas if node not in lasting and node != record.leader]
         # A node that is only dead may return and catch up, so it leaves when it is not needed. A node that has to go
-        # leaves as soon as all the nodes that are left are in sync.
+        # leaves once as many replicas are in sync as the remaining nodes can hold.
         sent_away = [node for node in leaving if self._has_to_go(node)]
         if leaving and len(safe) >= record.wanted:
             return self._without(record, leaving, f"{len(safe)} others are in sync")

@@ -168,7 +168,7 @@ class ClusterView:
                 failing = True
                 self._closed.wait(AGAIN_S)
             except Exception:  # without this thread the node would never see a change again
-                log.exception("looking at the cluster store went wrong")
+                log.exception("reading the cluster store failed unexpectedly")
                 self._closed.wait(AGAIN_S)
             else:
                 if failing:
@@ -186,7 +186,7 @@ class ClusterView:
             except StoreUnavailable:
                 continue  # the watch reports it, and reads again
             except Exception:
-                log.exception("looking at the cluster store went wrong")
+                log.exception("reading the cluster store failed unexpectedly")
 
     def _look(self, timeout_s: float, *, whole: bool = False) -> None:
         """Read the changes, or everything, and wait until the loop has processed them: the next read begins where this
@@ -271,7 +271,7 @@ class ClusterView:
                 try:
                     callback(changed)
                 except Exception:
-                    log.exception("a change of the cluster's records was not taken up")
+                    log.exception("a callback for changed records of the cluster failed")
 
     def _show(self, key: str, value: bytes | None, version: int, changed: Changed) -> None:
         """Show a record, or remove it from the view (None). A record that cannot be read stays as it was."""

@@ -168,7 +168,7 @@ def with_record(found: Object, key: str, value: bytes, *, now: str) -> Object:
             changed = {**found, "spec": spec, "status": status | _camel(record)}
         case CONTAINERS.kind:
             record = msgspec.json.decode(value)
-            record["in_sync_nodes"] = [node for node, _ in record["in_sync"]]  # for people: a printer column shows no nested fields
+            record["in_sync_nodes"] = [node for node, _ in record["in_sync"]]  # for a printer column
             record["in_sync"] = [{"node": node, "format": format} for node, format in record["in_sync"]]
             changed = {**found, "spec": spec, "status": status | _camel(record)}
         case LEASES.kind:

@@ -89,7 +89,7 @@ class ObservedObjects:
             try:
                 records = objects.records(resource, self._cluster, found)
             except CorruptLog as error:
-                log.error("an object of Kubernetes is left aside", error=str(error))
+                log.error("an object of Kubernetes is ignored", error=str(error))
                 return
         with self._changed:
             if self._cache.take(resource, found, records, deleted=deleted):

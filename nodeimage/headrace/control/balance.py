@@ -40,12 +40,12 @@ UNDER_MEAN: Final = 0.5
 """Part of the mean load below which a node is cold."""
 ROUNDS: Final = 2
 """Rounds in a row in which a node must be hot or cold before anything is moved."""
-WARMED: Final = 2
+ENOUGH_GIVEN: Final = 2
 """Value of `Warmth.given` at which a cold node has received enough: a round in which only some nodes could roll counts
 as 1, one in which all could as 2."""
 REST_S: Final = 15.0
 """Seconds after a move for which its nodes are left alone; rates are averages over seconds."""
-IN_VAIN_S: Final = 2 * EVERY_S
+NO_EFFECT_S: Final = 2 * EVERY_S
 """Seconds after a roll to a cold node after which the node need not rest any longer, if no container that it leads is
 written to."""
 NO_HELP_S: Final = 60.0
@@ -54,9 +54,9 @@ CLOSED_PER_ROUND: Final = 2
 """Most leaders of closed containers moved in a round."""
 CLOSED_PER_MINUTE: Final = 30
 """Most leaders of closed containers moved in a minute."""
-BETTER: Final = 0.9
+IMPROVEMENT: Final = 0.9
 """A move must reduce the larger load of its two nodes to less than this part."""
-ROUNDED: Final = 1.3
+ROLL_TOLERANCE: Final = 1.3
 """Factor by which what each of several nodes rolls to a cold node may exceed its share, because partitionlets are
 indivisible."""
 LEAST_SHARE: Final = 0.02
@@ -75,7 +75,7 @@ class Measure:
 TRAFFIC: Final = Measure("traffic", 1 / 8)
 REQUESTS: Final = Measure("requests", 1 / 10)
 DISK: Final = Measure("disk")
-ON: Final = BalanceRecord()
+DEFAULT_POLICY: Final = BalanceRecord()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Warmth:
     """What has been done for a cold node."""
 
     given: int = 0
-    """How much all nodes above the mean have rolled to it; `WARMED` is enough."""
+    """How much all nodes above the mean have rolled to it; `ENOUGH_GIVEN` is enough."""
     at: float = float("-inf")
     """When that was done last."""
     asked: Set[NodeId] = frozenset()
@@ -116,7 +116,7 @@ class BalanceState:
     """Resting nodes that rest only because they roll partitionlets to cold nodes."""
 
 
-class _Giver(NamedTuple):
+class _Donor(NamedTuple):
     """A node that can roll partitionlets away from its busiest container."""
 
     node: NodeId
@@ -128,7 +128,7 @@ class _Giver(NamedTuple):
 
 
 def balance(
-    observed: Observed, state: BalanceState, now: float, policy: BalanceRecord = ON
+    observed: Observed, state: BalanceState, now: float, policy: BalanceRecord = DEFAULT_POLICY
 ) -> tuple[list[Change], BalanceState]:
     """Return the moves of this round, and the state for the next. No moves before a round is due, or while paused."""
     if policy.paused or now - state.at < EVERY_S:
@@ -168,8 +168,8 @@ class _Round:
         to_warm = [(node, measure) for node, measure in self._cold() if cold[node] >= ROUNDS]
         self._hand_over_from(to_cool, to={node for node, _ in to_warm})
         for node, measure in to_warm:
-            if node not in self._resting or self._is_in_vain(node, warmth[node]):
-                warm = self._warm if warmth[node].given < WARMED else self._warm_again
+            if node not in self._resting or self._had_no_effect(node, warmth[node]):
+                warm = self._warm if warmth[node].given < ENOUGH_GIVEN else self._warm_again
                 warmth[node] = warm(node, measure, warmth[node])
         self._hand_over_from(to_cool, to=self._loads.keys())
         for node, measure in to_cool:
@@ -282,7 +282,8 @@ class _Round:
             share = values[node] * self._rates.get(record.container_id, 0.0) / written
             for candidate in (each for each in self._candidates(record) if each in to):
                 larger = max(values[node] - share, values[candidate] + share)
-                if larger < BETTER * values[node] and self._may_move(candidate) and (best is None or larger < best[0]):
+                helps = larger < IMPROVEMENT * values[node] and self._may_move(candidate)
+                if helps and (best is None or larger < best[0]):
                     best = (larger, record, candidate)
         if best is not None:
             _, record, candidate = best
@@ -292,17 +293,17 @@ class _Round:
             self._moves.append(self._now)
             self._resting |= dict.fromkeys((node, candidate), self._now + REST_S)
 
-    def _is_in_vain(self, cold: NodeId, warmth: Warmth) -> bool:
+    def _had_no_effect(self, cold: NodeId, warmth: Warmth) -> bool:
         """Return whether rolls to a cold node had no effect: it is still idle."""
-        if not warmth.given or self._now - warmth.at < IN_VAIN_S:
+        if not warmth.given or self._now - warmth.at < NO_EFFECT_S:
             return False
         return not any(self._rates.get(each.container_id) for each in self._led[cold])
 
-    def _rests(self, giver: NodeId) -> bool:
+    def _rests(self, donor: NodeId) -> bool:
         """Return whether a node rests for another reason than having rolled to cold nodes."""
-        return giver in self._resting and giver not in self._warming
+        return donor in self._resting and donor not in self._warming
 
-    def _givers(self, cold: NodeId, measure: Measure) -> Iterator[tuple[_Giver, float]]:
+    def _donors(self, cold: NodeId, measure: Measure) -> Iterator[tuple[_Donor, float]]:
         """Return the nodes above the mean that can roll to a cold node, hottest first, each with the load that it
         should give."""
         values, mean, why = self._values(cold, measure)
@@ -316,7 +317,7 @@ class _Round:
             target = next((each for each in able if each.volume == record.volume), None)
             if target is not None:
                 share = min(1.0, (mean - values[cold]) / over) * (value - mean)
-                yield _Giver(node, record, target, carried, why), max(share, LEAST_SHARE * carried)
+                yield _Donor(node, record, target, carried, why), max(share, LEAST_SHARE * carried)
 
     def _warm(self, cold: NodeId, measure: Measure, warmth: Warmth) -> Warmth:
         """Roll partitionlets to a cold node from all nodes above the mean.
@@ -329,34 +330,34 @@ class _Round:
         values, mean, _ = self._values(cold, measure)
         lacks = mean - values[cold]
         rolled = missed = False
-        for giver, share in self._givers(cold, measure):
-            if self._rests(giver.node):
+        for donor, share in self._donors(cold, measure):
+            if self._rests(donor.node):
                 missed = True
-            elif lacks > 0 and self._roll(giver, share, ROUNDED * share):
+            elif lacks > 0 and self._roll(donor, share, ROLL_TOLERANCE * share):
                 rolled = True
-                self._warming.add(giver.node)
+                self._warming.add(donor.node)
                 lacks -= share
         if not rolled:
             return warmth
         self._resting[cold] = self._now + REST_S
         self._warm_moves.append(self._now)
-        return replace(warmth, given=warmth.given + (1 if missed else WARMED), at=self._now)
+        return replace(warmth, given=warmth.given + (1 if missed else ENOUGH_GIVEN), at=self._now)
 
     def _warm_again(self, cold: NodeId, measure: Measure, warmth: Warmth) -> Warmth:
         """Roll one partitionlet, if necessary a large one, to a node that is still cold, from a node not asked before.
         """
         values, _, _ = self._values(cold, measure)
         missed = False
-        for giver, share in self._givers(cold, measure):
-            if giver.node in warmth.asked:
+        for donor, share in self._donors(cold, measure):
+            if donor.node in warmth.asked:
                 continue
-            if self._rests(giver.node) or not self._may_move():
+            if self._rests(donor.node) or not self._may_move():
                 missed = True
-            elif self._roll(giver, share, BETTER * (values[giver.node] - values[cold])):
+            elif self._roll(donor, share, IMPROVEMENT * (values[donor.node] - values[cold])):
                 self._moves.append(self._now)
-                self._warming.discard(giver.node)
+                self._warming.discard(donor.node)
                 self._resting[cold] = self._now + REST_S
-                return replace(warmth, at=self._now, asked=warmth.asked | {giver.node})
+                return replace(warmth, at=self._now, asked=warmth.asked | {donor.node})
         if missed:
             return warmth
         self._resting[cold] = self._now + NO_HELP_S
@@ -376,8 +377,8 @@ class _Round:
             return
         target = min(targets, key=lambda each: (values[each.leader], each.container_id))
         # The larger of the two loads must become smaller: otherwise a hot partitionlet would wander from node to node.
-        most = BETTER * values[node] - values[target.leader]
-        if self._roll(_Giver(node, record, target, carried, why), (values[node] - mean) / 2, most):
+        most = IMPROVEMENT * values[node] - values[target.leader]
+        if self._roll(_Donor(node, record, target, carried, why), (values[node] - mean) / 2, most):
             self._moves.append(self._now)
             self._resting[target.leader] = self._now + REST_S
 
@@ -396,19 +397,19 @@ class _Round:
         leave."""
         return [each for each in self._opened if each.volume == volume and each.leader not in self._full]
 
-    def _roll(self, giver: _Giver, wanted: float, most: float) -> bool:
+    def _roll(self, donor: _Donor, wanted: float, most: float) -> bool:
         """Move a part of a container's writes to another container, up to `most`; return whether that is worth a move.
         """
-        share, limit = min(wanted / giver.carried, 1.0), min(most / giver.carried, 1.0)
+        share, limit = min(wanted / donor.carried, 1.0), min(most / donor.carried, 1.0)
         if share < 0.99 * LEAST_SHARE:  # tolerates rounding of a share that is exactly the least
             return False
-        record, target = giver.record, giver.target
+        record, target = donor.record, donor.target
         reason = (
-            f"{giver.why}; {share:.0%} of what is written to container {record.container_id} goes on in container"
+            f"{donor.why}; {share:.0%} of what is written to container {record.container_id} goes on in container"
             f" {target.container_id} of node {target.leader}"
         )
-        self._changes.append(Roll(giver.node, record.container_id, share, limit, target.container_id, reason))
-        self._resting[giver.node] = self._now + REST_S
+        self._changes.append(Roll(donor.node, record.container_id, share, limit, target.container_id, reason))
+        self._resting[donor.node] = self._now + REST_S
         return True
 
     def _spread_closed(self, closed: Mapping[NodeId, Sequence[ContainerId]], led: Counter[NodeId]) -> None:

@@ -136,7 +136,7 @@ class Controller:
         self._begun: Begun = {}
         """Containers whose creation failed: the next attempt continues with the existing folders."""
         self._balance = BalanceState()
-        self._forgetting = False
+        self._removing_deleted = False
         self._levelling = False
         self._yields = Backoff(YIELD_AGAIN_S, LONGEST_YIELD_S)
         """How often the lease was left to nodes that hear more, since this node last heard enough or another node held
@@ -360,7 +360,7 @@ class Controller:
                 if self.holds_lease:
                     await self._plan_once()
                 else:
-                    await self._take_in()
+                    await self._update_inventory()
             except Exception:
                 log.exception("planning failed unexpectedly")
                 await asyncio.sleep(FAILED_PAUSE_S)
@@ -376,12 +376,12 @@ class Controller:
 
     async def _plan_once(self) -> None:
         term = self._lease.term
-        await self._take_in()
+        await self._update_inventory()
         now = self._loop.time()
         observed = self._observe(now)
         self._ask_witnesses(observed, now)
-        self._tell_lives(observed, now)
-        self._tell_clocks()
+        self._report_lives(observed, now)
+        self._report_clocks()
         why = cut_off(observed, now) or ("" if observed.reaches_store(self._own) else "does not reach the store")
         if not why:
             self._forget_yields()
@@ -395,18 +395,18 @@ class Controller:
         since = {
             each: self._since.get(each, now) async for found in self._in_turns(finding(observed, now)) for each in found
         }
-        if not self._is_still(term):
+        if not self._still_holds_lease(term):
             return
         self._since = since
         observed = replace(observed, since=since)
         changes: list[Change] = []
         self._puts.begin()
         async for some in self._in_turns(planning(observed, now)):
-            if not self._is_still(term):
+            if not self._still_holds_lease(term):
                 return
             changes += some
             self._apply(some)
-        self._tell_waits(changes)
+        self._report_waits(changes)
         if all(isinstance(each, Wait) for each in changes):
             changes, self._balance = balance(observed, self._balance, now, self._view.balance)
             self._apply(changes)
@@ -417,11 +417,11 @@ class Controller:
         ):
             self._levelling = True
             self._spawn(self._take_level_step(step), "feature level")
-        if not self._forgetting and (old := forgettable(observed, now)):
-            self._forgetting = True
-            self._spawn(self._forget(old[:FORGOTTEN_AT_ONCE]), "forget containers")
+        if not self._removing_deleted and (old := forgettable(observed, now)):
+            self._removing_deleted = True
+            self._spawn(self._remove_deleted(old[:FORGOTTEN_AT_ONCE]), "forget containers")
 
-    def _is_still(self, term: int) -> bool:
+    def _still_holds_lease(self, term: int) -> bool:
         """Return whether this node has held the lease without interruption since it took it in `term`."""
         return self.holds_lease and self._lease.term == term
 
@@ -435,13 +435,13 @@ class Controller:
             if count % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def _take_in(self) -> None:
+    async def _update_inventory(self) -> None:
         """Bring the inventory up to date with the view and the prober."""
         now = self._loop.time()
         if self.holds_lease or now - self._own_looked_at >= OWN_S:
             self._own_looked_at = now
             self._told(self._own, self._own_changes())
-        async for _ in self._in_turns(self._taking()):
+        async for _ in self._in_turns(self._inventory_steps()):
             pass
 
     def _own_changes(self) -> Iterator[ReplicaChange]:
@@ -453,7 +453,7 @@ class Controller:
             yield from told.take(answer, asked_since=since)[0].changes
             more = answer.more and told.since > since
 
-    def _taking(self) -> Iterator[None]:
+    def _inventory_steps(self) -> Iterator[None]:
         records, replicas = self._records_changed, self._replicas_changed
         while records or replicas:
             for _ in range(min(len(records), TAKEN_AT_ONCE)):
@@ -466,7 +466,7 @@ class Controller:
                 self._inventory.tell(node, container, replica)
             yield
 
-    async def _forget(self, containers: Sequence[ContainerId]) -> None:
+    async def _remove_deleted(self, containers: Sequence[ContainerId]) -> None:
         try:
             await self._store_call(lambda store: container_records.forget_deleted(store, containers))
             self._view.refresh()
@@ -477,7 +477,7 @@ class Controller:
             log.exception("removing records of deleted containers failed unexpectedly", containers=len(containers))
             await asyncio.sleep(FORGET_AGAIN_S)
         finally:
-            self._forgetting = False
+            self._removing_deleted = False
 
     async def _take_level_step(self, step: LevelStep) -> None:
         try:
@@ -497,9 +497,9 @@ class Controller:
             log.warning("the cluster's feature level stays for now", reason=str(error))
         finally:
             # By then the view should show the change; each step checks the view's state again.
-            self._loop.call_later(FAILED_PAUSE_S, self._may_level_again)
+            self._loop.call_later(FAILED_PAUSE_S, self._allow_level_step)
 
-    def _may_level_again(self) -> None:
+    def _allow_level_step(self) -> None:
         self._levelling = False
         self._wake.set()
 
@@ -540,7 +540,7 @@ class Controller:
                 self._asked_about[node] = now
                 self._prober.ask_about(node, observed.witnesses(node, now))
 
-    def _tell_lives(self, observed: Observed, now: float) -> None:
+    def _report_lives(self, observed: Observed, now: float) -> None:
         lives = {node: observed.life(node, now) for node in observed.nodes}
         for node, life in lives.items():
             before = self._lives.get(node)
@@ -556,7 +556,7 @@ class Controller:
             for node, life in lives.items()
         }
 
-    def _tell_clocks(self) -> None:
+    def _report_clocks(self) -> None:
         off = self.clocks_off()
         for node, ahead_s in off.items():
             if node not in self._clocks_off:
@@ -569,7 +569,7 @@ class Controller:
             self._clocks_off.discard(node)
         self._clocks_off |= off.keys()
 
-    def _tell_waits(self, changes: Iterable[Change]) -> None:
+    def _report_waits(self, changes: Iterable[Change]) -> None:
         waiting = [each for each in changes if isinstance(each, Wait)]
         waits = {each.container: each.reason for each in waiting}
         set_back = {each.container: each.reason for each in waiting if each.set_back}
@@ -583,9 +583,9 @@ class Controller:
         if len(new) > WAITS_TOLD:
             self.events.add("wait", f"{len(new) - WAITS_TOLD} more containers wait, such as container {new[-1]}")
         self._waits = waits
-        self._tell_set_back(set_back)
+        self._report_set_back(set_back)
 
-    def _tell_set_back(self, waits: Mapping[ContainerId, str]) -> None:
+    def _report_set_back(self, waits: Mapping[ContainerId, str]) -> None:
         """Report with a single event for all containers: there may be tens of thousands."""
         if bool(waits) == self._set_back:
             return
@@ -647,10 +647,10 @@ class Controller:
             least_id=self._view.highest.get("next/container", 0),
         )
         self._view.refresh()
-        await self._shown(record.container_id)
+        await self._wait_for_view(record.container_id)
         return record
 
-    async def _shown(self, container: ContainerId) -> None:
+    async def _wait_for_view(self, container: ContainerId) -> None:
         """Return when the view shows the container, or should: a plan that does not see it would create another."""
         seen = asyncio.Event()
         self._changes_seen[seen] = None

@@ -122,7 +122,7 @@ class ControllerLease:
         self._hold_off_until = self._loop.time() + hold_off_s
         if self._held is None:
             return
-        self._leave()
+        self._drop()
         try:
             for _ in range(GIVE_BACK_TRIES):
                 if await self._free():
@@ -202,7 +202,7 @@ class ControllerLease:
             self._view.refresh()
             return
         except StoreUnavailable:
-            landed = await self._landed(wanted)
+            landed = await self._stored_version(wanted)
             if landed is None:
                 return
             taken = landed
@@ -218,20 +218,20 @@ class ControllerLease:
         try:
             renewed = await self._store_call(lambda store: records.put_lease(store, wanted, version))
         except VersionConflict:
-            landed = await self._landed(wanted)  # an earlier put may have been stored although its answer was lost
+            landed = await self._stored_version(wanted)  # an earlier put may have been stored
             if landed is None:
-                self._leave()
+                self._drop()
                 return
             renewed = landed
         if self._held is held:  # not given back meanwhile
             self._held, self._version, self._renewed_at = wanted, renewed, now
 
-    async def _landed(self, wanted: LeaseRecord) -> int | None:
+    async def _stored_version(self, wanted: LeaseRecord) -> int | None:
         """Return the version of `wanted` if the store holds it although the put failed; otherwise None."""
         found = await self._store_call(records.get_lease)
         return found[1] if found is not None and found[0] == wanted else None
 
-    def _leave(self) -> None:
+    def _drop(self) -> None:
         if self._held is None:
             return
         self._held = None

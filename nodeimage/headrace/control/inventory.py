@@ -69,11 +69,11 @@ class Inventory:
         self._replicas: dict[ContainerId, dict[NodeId, ReplicaState]] = {}
         self._stuck: Counter[NodeId] = Counter()
         """Number of replicas that report a stuck disk, by node."""
-        self._better: dict[ContainerId, list[NodeId]] = {}
+        self._newer_known: dict[ContainerId, list[NodeId]] = {}
         """Nodes that know a change of the container's record that the record has no trace of."""
-        self._astir: set[ContainerId] = set()
+        self._active: set[ContainerId] = set()
         """Containers that were not at rest when last examined."""
-        self._unseen: set[ContainerId] = set()
+        self._unexamined: set[ContainerId] = set()
         """Containers to examine again."""
         self._node_states: dict[NodeId, NodeState] = {}
         self._volumes: dict[str, VolumeRecord] = {}
@@ -106,7 +106,7 @@ class Inventory:
             self.versions[container] = version
             self._count(record, 1)
         self._compare(container)
-        self._unseen.add(container)
+        self._unexamined.add(container)
 
     def tell(self, node: NodeId, container: ContainerId, replica: ReplicaState | None) -> None:
         """Enter a replica as its node reported it; None if the node has none, or is no longer asked."""
@@ -120,9 +120,9 @@ class Inventory:
         else:
             self._stuck[node] += replica.stuck
             self._replicas.setdefault(container, {})[node] = replica
-        if before is None or replica is None or _tells_else(before, replica):
+        if before is None or replica is None or _matters(before, replica):
             self._compare(container)
-            self._unseen.add(container)
+            self._unexamined.add(container)
 
     def _count(self, record: ContainerRecord, by: int) -> None:
         """Add a record to the indexes, or remove it with `by=-1`."""
@@ -162,7 +162,7 @@ class Inventory:
     def _compare(self, container: ContainerId) -> None:
         record = self.containers.get(container)
         told = self._replicas.get(container)
-        self._better.pop(container, None)
+        self._newer_known.pop(container, None)
         if record is None or told is None:
             return
         better = [
@@ -171,7 +171,7 @@ class Inventory:
             if not has_trace(record, change=replica.change, recovered=replica.recovered)
         ]
         if better:
-            self._better[container] = better
+            self._newer_known[container] = better
 
     # --- look-ups
 
@@ -185,11 +185,11 @@ class Inventory:
 
     def know_better(self, container: ContainerId) -> Collection[NodeId]:
         """Return the nodes that know a change of a container's record of which the record has no trace."""
-        return self._better.get(container, ())
+        return self._newer_known.get(container, ())
 
     def set_back(self) -> Collection[ContainerId]:
         """Return the containers whose records lack a change that some node knows."""
-        return self._better.keys()
+        return self._newer_known.keys()
 
     def is_stuck(self, node: NodeId) -> bool:
         """Return whether one of a node's replicas reports that its disk hangs."""
@@ -224,32 +224,33 @@ class Inventory:
         """
         for node in node_states.keys() | self._node_states.keys():
             if node_states.get(node) != self._node_states.get(node):
-                self._unseen |= self._of_node.get(node, set())
+                self._unexamined |= self._of_node.get(node, set())
         for name in volumes.keys() | self._volumes.keys():
             if volumes.get(name) != self._volumes.get(name):
-                self._unseen |= self._of_volume.get(name, set())
+                self._unexamined |= self._of_volume.get(name, set())
         self._node_states, self._volumes = dict(node_states), dict(volumes)
-        unseen, self._unseen = self._unseen, set()
+        unseen, self._unexamined = self._unexamined, set()
         try:
             count = 0
             while unseen:
                 container = unseen.pop()
                 record = self.containers.get(container)
-                if record is None or record.state == DELETED or self._rests(record):
-                    self._astir.discard(container)
+                if record is None or record.state == DELETED or self._is_at_rest(record):
+                    self._active.discard(container)
                 else:
-                    self._astir.add(container)
+                    self._active.add(container)
                 count += 1
                 if count % _STEP == 0:
                     yield
         finally:
-            self._unseen |= unseen  # the rest, if the caller stops early
+            self._unexamined |= unseen  # the rest, if the caller stops early
 
     def astir(self) -> Iterable[ContainerId]:
         """Return the containers not known to be at rest and not deleted, in no order. Some may be at rest by now."""
-        return self._astir | {each for each in self._unseen if each in self.containers and each not in self.deleted}
+        unexamined = {each for each in self._unexamined if each in self.containers and each not in self.deleted}
+        return self._active | unexamined
 
-    def _rests(self, record: ContainerRecord) -> bool:
+    def _is_at_rest(self, record: ContainerRecord) -> bool:
         """Return whether a container's leader leads it properly, and it has all its replicas, on nodes that stay.
 
         Each step of control.plan and control.replica_plan leaves such a container alone:
@@ -261,7 +262,7 @@ class Inventory:
         The catalog's container may move for more reasons, and never rests. Whether followers are in sync or alive is
         irrelevant here.
         """
-        if record.kind == CATALOG or record.container_id in self._better:
+        if record.kind == CATALOG or record.container_id in self._newer_known:
             return False
         state = self._node_states.get(record.leader)
         replica = self.replica(record.leader, record.container_id)
@@ -289,7 +290,7 @@ _STEP: Final = 64
 """Containers that are examined between two steps."""
 
 
-def _tells_else(before: ReplicaState, after: ReplicaState) -> bool:
+def _matters(before: ReplicaState, after: ReplicaState) -> bool:
     """Return whether a report changes something that decides whether its container is at rest, or its record is
     outdated."""
     return (

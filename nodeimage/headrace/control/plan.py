@@ -61,7 +61,7 @@ class _Plan:
         self._settings = observed.settings
         self._now = now
         self._changes: list[Change] = []
-        self._told = 0
+        self._yielded = 0
         """Number of changes that have been yielded."""
         self._changed: dict[ContainerId, ContainerRecord] = {}
         self._touched: set[int] = set()
@@ -88,7 +88,7 @@ class _Plan:
                 change = self._change_of_leader(record)
                 if change is not None:
                     self._add(change)
-            yield self._new_ones()
+            yield self._take_new()
         replication = Replication(self._observed, self._now)
         for containers in in_steps(astir):
             for container in containers:
@@ -99,12 +99,12 @@ class _Plan:
                     change = replication.step(record)
                     if change is not None:
                         self._add(change)
-            yield self._new_ones()
-        yield from self._make_containers()
+            yield self._take_new()
+        yield from self._plan_containers()
 
-    def _new_ones(self) -> list[Change]:
-        new = self._changes[self._told :]
-        self._told = len(self._changes)
+    def _take_new(self) -> list[Change]:
+        new = self._changes[self._yielded :]
+        self._yielded = len(self._changes)
         return new
 
     def _record(self, container: ContainerId) -> ContainerRecord:
@@ -295,7 +295,7 @@ class _Plan:
 
     # --- containers
 
-    def _make_containers(self) -> Iterator[list[Change]]:
+    def _plan_containers(self) -> Iterator[list[Change]]:
         """Create the catalog, and an open container for every node that leads none."""
         observed, now = self._observed, self._now
         nodes = [node for key, node in sorted(observed.nodes.items()) if observed.takes_roles(key, now)]
@@ -306,17 +306,17 @@ class _Plan:
                 self._make_catalog(nodes)
             else:
                 return
-            yield self._new_ones()
+            yield self._take_new()
             if lost:
                 return
         for volume in volumes_in_use(observed):
             admitted = [node for node in nodes if volume.admits(node)]
-            self._see_to_room(volume, admitted)
+            self._ensure_room(volume, admitted)
             for node in admitted:
                 if self._open_led[node.node_id, volume.name] <= 0:
-                    self._see_to_open_container(node, volume, nodes)
-                    yield self._new_ones()
-            yield self._new_ones()
+                    self._ensure_open_container(node, volume, nodes)
+                    yield self._take_new()
+            yield self._take_new()
 
     def _make_catalog(self, nodes: list[NodeRecord]) -> None:
         volume = self._observed.volumes.get(DEFAULT_VOLUME) or VolumeRecord(DEFAULT_VOLUME)
@@ -344,7 +344,7 @@ class _Plan:
         waited = self._now - self._observed.lease_since
         return len(nodes) >= self._observed.first_nodes or waited >= self._settings.gather_s
 
-    def _see_to_room(self, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
+    def _ensure_room(self, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
         """If full disks keep every open container of the volume from taking records, let some take records again.
 
         While one container takes records, partitions move to it by themselves.
@@ -391,7 +391,7 @@ class _Plan:
         self._add(change)
         return True
 
-    def _see_to_open_container(self, node: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
+    def _ensure_open_container(self, node: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
         """Give an open container to a node that leads none: hand one back, or create one."""
         observed, key = self._observed, node.node_id
         if (DATA, key, volume.name) in observed.creating:

@@ -166,7 +166,7 @@ class Prober:
         told = []
         for node in nodes:
             if (watched := self._watched.get(node)) is not None:
-                told.append(watched.told_next())
+                told.append(watched.next_outcome())
                 watched.wake.set()
         if told:
             await asyncio.wait(told, timeout=LOOK_S)
@@ -215,7 +215,7 @@ class Prober:
             return False
         except HeadraceError as error:
             if self._watched.get(node) is watched:
-                self._spoke(watched, str(error))
+                self._answered_with_error(watched, str(error))
             return False
         except Exception:
             log.exception("a probe failed unexpectedly", node=node)
@@ -227,7 +227,7 @@ class Prober:
             self._changed()
         return more
 
-    def _spoke(self, watched: "_Watched", reason: str) -> None:
+    def _answered_with_error(self, watched: "_Watched", reason: str) -> None:
         """A node answered with an error: it is alive, and its last report is still valid."""
         if watched.refused_for != reason:
             log.warning("a node answers a probe with an error", node=watched.node, reason=reason)
@@ -266,7 +266,7 @@ class Prober:
             or before.answer is None
             or before.refused_twice
             or before.partly != (not watched.told.complete)
-            or _essence(before.answer) != _essence(answer)
+            or _urgent_part(before.answer) != _urgent_part(answer)
         ):
             self._changed()
         return known and answer.more and watched.told.since > asked.since
@@ -307,10 +307,10 @@ class _Watched:
         "refused_for",
         "run",
         "ticker",
-        "to_tell",
         "told",
         "told_at",
         "under_way",
+        "waiters",
         "wake",
     )
 
@@ -331,17 +331,17 @@ class _Watched:
         self.under_way: set[asyncio.Task[None]] = set()
         self.doubted: set[NodeId] = set()
         """Nodes about which the next probe asks it."""
-        self.to_tell: list[asyncio.Future[None]] = []
+        self.waiters: list[asyncio.Future[None]] = []
 
-    def told_next(self) -> asyncio.Future[None]:
+    def next_outcome(self) -> asyncio.Future[None]:
         """Return a future that completes when the node next answers, or refuses twice."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.to_tell.append(future)
+        self.waiters.append(future)
         return future
 
     def tell(self) -> None:
-        """Complete the futures of `told_next`."""
-        told, self.to_tell = self.to_tell, []
+        """Complete the futures of `next_outcome`."""
+        told, self.waiters = self.waiters, []
         for each in told:
             if not each.done():
                 each.set_result(None)
@@ -359,6 +359,6 @@ def _is_doubtful(result: ProbeResult, now: float) -> bool:
     return DOUBT_ROUND_S <= now - result.silent_since < 10
 
 
-def _essence(answer: ProbeAnswer) -> object:
+def _urgent_part(answer: ProbeAnswer) -> object:
     """Return the part of an answer that matters to a plan at once; loads can wait for the next round."""
     return answer.reaches_store, answer.ready, sorted(answer.heard)

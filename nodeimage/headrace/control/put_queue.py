@@ -29,7 +29,7 @@ PUTS_AT_ONCE: Final = 16
 """Most puts in progress at the same time."""
 
 
-class _Unsure(NamedTuple):
+class _UnknownOutcome(NamedTuple):
     """A put whose outcome is unknown."""
 
     change: PutContainer
@@ -63,7 +63,7 @@ class PutQueue:
         self._appointed = appointed
         self._waiting: deque[PutContainer] = deque()
         self._under_way: set[ContainerId] = set()
-        self._unsure: dict[ContainerId, _Unsure] = {}
+        self._unknown: dict[ContainerId, _UnknownOutcome] = {}
         self._workers = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -71,23 +71,23 @@ class PutQueue:
     @property
     def is_unsure(self) -> bool:
         """Whether the outcome of some put is unknown."""
-        return bool(self._unsure)
+        return bool(self._unknown)
 
     def forget(self) -> None:
         """Drop all puts: this node has become or ceased to be the controller."""
         self._waiting.clear()
-        self._unsure.clear()
+        self._unknown.clear()
 
     def begin(self) -> None:
         """A plan begins: drop the waiting puts, and first repeat those whose outcome is unknown."""
         self._waiting.clear()
-        for unsure in self._unsure.values():
+        for unsure in self._unknown.values():
             self._add(unsure.change)
 
     def put(self, change: PutContainer) -> None:
         """Put a record after those that wait, unless a put is in progress or unknown for its container."""
         container = change.record.container_id
-        if container not in self._unsure and container not in self._under_way:
+        if container not in self._unknown and container not in self._under_way:
             traced = self._view.may(Level.FENCED)
             self._add(replace(change, record=container_records.stamped(change.record, traced=traced)))
 
@@ -127,9 +127,9 @@ class PutQueue:
         container = change.record.container_id
         known = self._view.containers.get(container)
         if self._view.versions.get(container) != change.version:
-            unsure = self._unsure.pop(container, None)
+            unsure = self._unknown.pop(container, None)
             if unsure is not None and known == change.record:
-                self._tell(change, unsure.former)
+                self._report(change, unsure.former)
             self._changed()
             return
         former = None if known is None else known.leader
@@ -139,7 +139,7 @@ class PutQueue:
             )
         except StoreUnavailable as error:
             # The put may have been stored, or may still be. The record's next version will show that.
-            self._unsure[container] = _Unsure(change, former)
+            self._unknown[container] = _UnknownOutcome(change, former)
             log.warning("a container's record could not be put", container=container, reason=str(error))
             return
         except VersionConflict:
@@ -147,14 +147,14 @@ class PutQueue:
             self._view.refresh()
             return
         except Exception:  # the outcome is just as unknown
-            self._unsure[container] = _Unsure(change, former)
+            self._unknown[container] = _UnknownOutcome(change, former)
             log.exception("putting a container's record failed unexpectedly", container=container)
             return
-        self._unsure.pop(container, None)
-        self._tell(change, former)
+        self._unknown.pop(container, None)
+        self._report(change, former)
         self._view.put_seen(change.record, version)
 
-    def _tell(self, change: PutContainer, former: NodeId | None) -> None:
+    def _report(self, change: PutContainer, former: NodeId | None) -> None:
         record = change.record
         kind = "primary" if former is not None and former != record.leader else "replicas"
         if change.is_balance:

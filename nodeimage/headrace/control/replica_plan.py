@@ -44,11 +44,11 @@ class Replication:
             return followed
         observed, now = self._observed, self._now
         if is_abandoned(observed, record):
-            return self._stand_in(record)
+            return self._add_empty_replicas(record)
         if not observed.is_alive(record.leader, now):
             return None  # there is no source to copy from: a new leader comes first
         lasting = [node for node in record.replicas if node in observed.nodes and node not in self._gone]
-        if len(lasting) < record.wanted and not self._has_turn(record) and not self._is_let_go(record, lasting):
+        if len(lasting) < record.wanted and not self._has_turn(record) and not self._needs_step_anyway(record, lasting):
             return None
         added, reason = self._added(record, lasting)
         if added and self._may_copy(record):
@@ -75,7 +75,7 @@ class Replication:
         """Return whether a replica has to leave a node permanently."""
         return node not in self._observed.nodes or self._observed.nodes[node].draining
 
-    def _is_let_go(self, record: ContainerRecord, lasting: list[NodeId]) -> bool:
+    def _needs_step_anyway(self, record: ContainerRecord, lasting: list[NodeId]) -> bool:
         """Return whether a container that lacks replicas, and gets none yet, needs a step nevertheless.
 
         A replica that has to go leaves if no node can take its place; and if no replica is on a node that stays, that
@@ -112,10 +112,10 @@ class Replication:
             and replica is not None
             and not replica.damaged
             and not self._observed.is_stuck(node)
-            and node not in self._held_up(record)
+            and node not in self._blocking_followers(record)
         )
 
-    def _stand_in(self, record: ContainerRecord) -> PutContainer | None:
+    def _add_empty_replicas(self, record: ContainerRecord) -> PutContainer | None:
         """Add empty replicas, none of them in sync: an unclean recovery (invariant 15) may make one of them leader."""
         added = self._choose(record, [], record.wanted, self._takers)
         if not added:
@@ -139,7 +139,7 @@ class Replication:
         wanted = structs.replace(record, wanted=volume.replicas, min_in_sync=least)
         return self._put(wanted, f"volume {volume.name} wants {volume.replicas} replicas, {least} in sync")
 
-    def _held_up(self, record: ContainerRecord) -> list[NodeId]:
+    def _blocking_followers(self, record: ContainerRecord) -> list[NodeId]:
         """Return the followers that block all commits of a container because they are alive but their disks are full.
         """
         observed = self._observed
@@ -163,13 +163,13 @@ class Replication:
         if added:
             why = f"{len(lasting)} of {record.wanted} replicas are on nodes that stay"
         else:
-            added = self._with_room(record)
+            added = self._nodes_with_room(record)
             why = "nothing is committed, as too few of those in sync have room"
         return added, f"{why}; node {', '.join(map(str, added))} gets one"
 
-    def _with_room(self, record: ContainerRecord) -> list[NodeId]:
+    def _nodes_with_room(self, record: ContainerRecord) -> list[NodeId]:
         """Return the additional nodes with which the leader can commit again: as many as that takes, or none."""
-        observed, held_up = self._observed, self._held_up(record)
+        observed, held_up = self._observed, self._blocking_followers(record)
         if not held_up:
             return []
         able = [  # a dead node may return with room

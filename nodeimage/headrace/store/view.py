@@ -149,7 +149,7 @@ class ClusterView:
             self._known[key] = version
             self.containers[record.container_id] = record
             self.versions[record.container_id] = version
-            self._tell(Changed(containers={record.container_id}))
+            self._notify(Changed(containers={record.container_id}))
 
     # --- the threads
 
@@ -213,8 +213,8 @@ class ClusterView:
         if changes.generation > self._generation and not changes.whole:
             self.revision = 0  # the read began at a revision from before the restore: read everything next
             self.refresh()
-        elif changes.generation > self._generation or self._is_of_another_line(changes):
-            self._fall(changes, changed)
+        elif changes.generation > self._generation or self._is_from_restored_copy(changes):
+            self._show_restored_copy(changes, changed)
         elif changes.generation == self._generation and changes.revision > self.revision:
             removed = dict(changes.removed)
             if changes.whole:
@@ -229,9 +229,9 @@ class ClusterView:
             self.revision = changes.revision
         taken.set()
         self._started.set()
-        self._tell(changed)
+        self._notify(changed)
 
-    def _is_of_another_line(self, changes: Changes) -> bool:
+    def _is_from_restored_copy(self, changes: Changes) -> bool:
         """Return whether the content at this revision cannot descend from the content shown by this view.
 
         That is so if a record has an older version, if a record is older than the view's revision but was not there
@@ -250,7 +250,7 @@ class ClusterView:
             key not in listed and version <= self.revision for key, version in self._known.items()
         )
 
-    def _fall(self, changes: Changes, changed: Changed) -> None:
+    def _show_restored_copy(self, changes: Changes, changed: Changed) -> None:
         """Replace all that was shown by the present content."""
         self._generation = changes.generation
         if self._started.is_set():
@@ -265,7 +265,7 @@ class ClusterView:
         self.undeleted |= {each for each in deleted if not self.is_deleted(each)}
         self.revision = changes.revision
 
-    def _tell(self, changed: Changed) -> None:
+    def _notify(self, changed: Changed) -> None:
         if changed:
             for callback in tuple(self._callbacks):
                 try:

@@ -68,9 +68,9 @@ class ObservedObjects:
         """Compare the version in an answer with the one known when the request was made: an older answer means a
         restore."""
         if answered < known:
-            self._fell(answered, known, generation)
+            self._forget_all(answered, known, generation)
 
-    def _fell(self, answered: int, known: int, generation: int) -> None:
+    def _forget_all(self, answered: int, known: int, generation: int) -> None:
         with self._changed:
             if generation != self.generation:
                 return  # this restore is known already

@@ -95,7 +95,7 @@ class KubernetesStore:
         try:
             self._loop = asyncio.get_running_loop()
             self._ending = asyncio.Event()
-            self._pace = _Pace()
+            self._pace = _WriteLimiter()
             self._api = Api(access)
         except BaseException as error:
             started.set_exception(error)
@@ -226,12 +226,12 @@ class KubernetesStore:
         raise VersionConflict(key, expected=expected, found=None if record is None else record.version)
 
 
-class _Pace:
+class _WriteLimiter:
     """Limits the writes of one process. Belongs to one loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._places = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
         self._writes = TokenBucket(BURST, self._loop.time())
         self._held_until = float("-inf")
 
@@ -253,7 +253,7 @@ class _Pace:
         if resource is LEASES:
             yield
             return
-        async with self._places:
+        async with self._slots:
             await self._take()
             yield
 

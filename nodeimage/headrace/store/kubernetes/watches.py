@@ -49,14 +49,14 @@ class Watches:
         self._seen = seen
         self._cluster = cluster
         self._namespace = namespace
-        self._told = 0
+        self._reported_version = 0
         """The newest version of the lease that the watch has reported."""
         self._generation = 0
 
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
-            self._told = 0
+            self._reported_version = 0
             self._generation = self._seen.generation
             following = [
                 asyncio.create_task(self._follow(resource, params), name=f"watch-{resource.plural}")
@@ -124,7 +124,7 @@ class Watches:
     def _heard(self, resource: Resource, version: int) -> None:
         self._seen.heard()
         if resource is LEASES:
-            self._told = max(self._told, version)
+            self._reported_version = max(self._reported_version, version)
 
     async def _until_deaf(self) -> None:
         loop = asyncio.get_running_loop()
@@ -140,9 +140,9 @@ class Watches:
             if version is None:
                 await asyncio.sleep(max(0.0, begun + PING_S - loop.time()))
                 continue
-            if untold is not None and self._told >= untold[1]:
+            if untold is not None and self._reported_version >= untold[1]:
                 untold = None
-            if self._told < version:
+            if self._reported_version < version:
                 untold = untold or (begun, version)
                 if begun - untold[0] >= DEAF_S:
                     return

@@ -1,5 +1,5 @@
-"""Followers of the catalog's container with the tables that they apply it to: whatever becomes of the log, the tables
-become those of the leader."""
+"""Followers of the catalog's container, with the tables to which they apply it: the tables always become the leader's.
+"""
 
 import asyncio
 import contextlib
@@ -47,7 +47,8 @@ async def nodes(tmp_path: Path) -> AsyncIterator[WithTables]:
 async def test_tables_ahead_of_the_leader_become_its_own_though_its_snapshot_is_older_than_what_is_left_of_the_log(
     nodes: WithTables,
 ) -> None:
-    """After an unclean recovery: the log is cut to what the leader has, its snapshot lies below that."""
+    """After an unclean recovery, the log is cut to what the leader has, and the leader's snapshot is older than that.
+    """
     await nodes.write(0, "/in-the-snapshot", applied_by=(1, 2))
     snapshot = await nodes.tables(1).snapshot()
     end = await nodes.write(0, "/behind-it", applied_by=(1, 2))
@@ -68,7 +69,7 @@ async def test_tables_ahead_of_the_leader_become_its_own_though_its_snapshot_is_
 async def test_a_command_that_its_sender_had_given_up_does_not_land_late(
     nodes: WithTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed 161142: it lay in a connection that led nowhere for a while."""
+    """Seed 161142: the command was held up for a while in a connection that was dead."""
     sent: list[tuple[Submit, bytes]] = []
 
     async def call(_address: Any, asked: Submit, payload: list[bytes], *, timeout_s: float) -> Any:
@@ -112,7 +113,8 @@ async def test_tables_become_those_of_a_leader_that_ends_before_where_their_log_
 
 
 async def test_tables_are_looked_at_before_their_log_grows_over_what_it_lost(nodes: WithTables) -> None:
-    """A node that was cut and ended before it had a snapshot: its tables are behind again once the log has grown."""
+    """A node's log was cut and the node ended before it got a snapshot: its tables are behind again once the log has
+    grown."""
     end = await nodes.write(0, "/common", applied_by=(1, 2))
     await nodes.stop(1)
     await nodes.write(0, "/lost", applied_by=(2,))
@@ -139,7 +141,8 @@ async def test_tables_are_looked_at_before_their_log_grows_over_what_it_lost(nod
 async def test_tables_that_apply_what_their_log_loses_meanwhile_become_those_of_the_leader(
     nodes: WithTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commands were read before the log was cut: they said to be applied up to where another log had others."""
+    """The commands were read before the log was cut, so the tables claimed to be applied up to a position where another
+    log has other commands."""
     whole, applying, go_on = applying_module.apply_all, asyncio.Event(), threading.Event()
     loop, slow = asyncio.get_running_loop(), nodes.tables(2)._connection
 
@@ -162,7 +165,7 @@ async def test_tables_that_apply_what_their_log_loses_meanwhile_become_those_of_
     leads, replica = (nodes.several.replica(number, CATALOG_ID) for number in (1, 2))
     with contextlib.suppress(TimeoutError):
         await until(lambda: replica.log.end == leads.log.end or None, limit_s=1.0)
-    await nodes.led_uncleanly(1)  # another follower takes over, which finds nothing to cut
+    await nodes.led_uncleanly(1)  # another follower takes its place, and finds nothing to cut
     await nodes.write(1, "/and-on", applied_by=())
     with contextlib.suppress(TimeoutError):
         await until(lambda: replica.log.end == leads.log.end or None, limit_s=1.0)
@@ -175,7 +178,7 @@ async def test_tables_that_apply_what_their_log_loses_meanwhile_become_those_of_
 async def test_who_is_fed_while_the_log_is_trimmed_begins_anew(
     nodes: WithTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A gap in place of commands would leave its tables without what they said."""
+    """A gap in place of commands would leave the follower's tables without their effect."""
     monkeypatch.setattr(follower_feed, "KEPT_BYTES", 0)  # it is fed from the disk
     await nodes.stop(2)
     leads = nodes.several.replica(0, CATALOG_ID).log
@@ -202,7 +205,7 @@ async def test_who_is_fed_while_the_log_is_trimmed_begins_anew(
 
 
 async def tables_lost(nodes: WithTables, number: int) -> tuple[list[str], Position]:
-    """A node that starts without its tables, and without commands that they need in its log; what it had."""
+    """A node that starts without its tables, and without commands that they need in its log; returns what it had."""
     logs = [nodes.several.replica(each, CATALOG_ID).log for each in range(3)]
     while not logs[0].chunks_to_close():
         await nodes.write(0, f"/stream-at-{logs[0].end}", applied_by=(1, 2))
@@ -225,7 +228,7 @@ async def tables_lost(nodes: WithTables, number: int) -> tuple[list[str], Positi
 async def test_tables_that_are_lost_with_their_snapshots_come_from_another_though_their_log_begins_behind_them(
     nodes: WithTables, number: int, *, gives_tables: bool
 ) -> None:
-    """Of the commands that they lack, the log has not all any more."""
+    """The log no longer has all the commands that the tables lack."""
     nodes.gives_tables = gives_tables
     if not gives_tables:
         for node in nodes.several.nodes:
@@ -243,7 +246,8 @@ async def test_tables_that_are_lost_with_their_snapshots_come_from_another_thoug
 async def test_tables_that_are_lost_come_back_where_the_minimum_forbids_to_leave_the_in_sync_set(
     nodes: WithTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node ended each minute, and all that needs it stalled, though the other one has what it lacks."""
+    """The node ended every minute, and everything that needs the catalog stalled, although another node has what it
+    lacks."""
     pieces = 0
 
     async def slow(asked: ReadSnapshot, payload: memoryview, session: Session) -> tuple[SnapshotPart, list[bytes]]:

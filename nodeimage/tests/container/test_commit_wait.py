@@ -1,4 +1,4 @@
-"""Waiting for a commit has an end: it is there, another node leads, or the time is up."""
+"""Waiting for a commit ends: with the commit, when another node leads, or on a timeout."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from headrace.container.commit_waiters import CommitQueue
 
 
 class Led:
-    """A container as far as those who wait for it look at it."""
+    """A container as seen by those who wait for its commits."""
 
     id = ContainerId(7)
 
@@ -52,7 +52,7 @@ async def test_a_commit_that_does_not_come_in_time_is_told_and_may_come_later() 
     with pytest.raises(KafkaError, match="has not committed up to 100 within 0 s") as refused:
         await committed_to(led, Position(100), timeout_s=0)
     assert refused.value.code is Code.LEADER_NOT_AVAILABLE
-    led.queue.committed(Position(100))  # nobody waits for it any more
+    led.queue.committed(Position(100))  # nothing waits for it any longer
 
 
 async def test_touch_with_followers_is_waited_for_and_found(monkeypatch: pytest.MonkeyPatch) -> None:

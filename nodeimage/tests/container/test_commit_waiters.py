@@ -1,4 +1,4 @@
-"""Those who wait for a commit are told in order, once, whatever the others do."""
+"""Waiters for a commit are notified in order, once, whatever other waiters do."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ CONTAINER = ContainerId(7)
 
 
 class Waiter:
-    """Notes what it is told."""
+    """Records its notifications."""
 
     def __init__(self, name: str, told: list[str]) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class Waiter:
 
 
 class Broken(Waiter):
-    """Fails when it is told."""
+    """Fails when notified."""
 
     def committed(self) -> None:
         super().committed()

@@ -1,4 +1,4 @@
-"""A replica that cannot read all that it holds leaves the in-sync set before it is replaced."""
+"""A replica that cannot read all of its data leaves the in-sync set before it is replaced."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from kit.several_replicas import Several, until
 async def test_a_damaged_leader_that_could_not_say_so_is_in_touch_again_once_it_is_alone(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 16: not before, as what the store did not answer may still have another lead."""
+    """Invariant 16: not earlier, because a put that the store did not answer may still make another node leader."""
     container_id = await three.create(replicas=2, min_in_sync=1)
     container = await three.led(container_id)
     await until(lambda: container.in_touch or None)

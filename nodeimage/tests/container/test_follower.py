@@ -1,4 +1,4 @@
-"""What a follower takes, what it cuts of its own log, and when it begins anew."""
+"""What a follower appends, what it cuts from its own log, and when it starts over."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from kit.several_replicas import Several, ended, handed_to, led_by_the_others, u
 
 
 async def test_what_an_old_leader_alone_had_is_cut(three: Several) -> None:
-    """Invariant 7: the frames that it wrote and never committed go, although its log is longer."""
+    """Invariant 7: frames that it wrote but never committed are cut, although its log is longer."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"committed")
@@ -30,7 +30,7 @@ async def test_what_an_old_leader_alone_had_is_cut(three: Several) -> None:
 async def test_what_a_lost_leader_had_committed_behind_a_followers_end_says_nothing_of_the_next_ones_frames(
     three: Several,
 ) -> None:
-    """Invariant 2: after an unclean recovery others may come there, which the new leader alone may have."""
+    """Invariant 2: after an unclean recovery, other frames may take their place, which only the new leader may have."""
     container_id = await three.create(replicas=3, min_in_sync=3)
     end = await (await three.led(container_id)).append_command(b"on all")
     behind = three.replica(2, container_id)
@@ -47,7 +47,8 @@ async def test_what_a_lost_leader_had_committed_behind_a_followers_end_says_noth
 
 
 async def test_an_old_leader_begins_anew_where_the_others_dropped_what_parts_them(three: Several) -> None:
-    """Invariant 7: the others' log begins within what it wrote alone, at the end of a frame of the same length."""
+    """Invariant 7: the others' log begins within frames that only it wrote, at the end of a frame of the same length.
+    """
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"committed")
@@ -77,7 +78,7 @@ async def test_an_old_leader_begins_anew_where_the_others_dropped_what_parts_the
 async def test_a_replica_whose_log_is_not_cut_where_it_must_be_is_fetched_anew(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 7: whatever a cut comes to, what it leaves behind the match point counts for nothing."""
+    """Invariant 7: whatever the result of a cut, frames that it leaves beyond the match point count for nothing."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"committed")
@@ -124,7 +125,7 @@ async def test_a_replica_that_cannot_be_cut_for_what_is_damaged_is_fetched_anew(
 
 
 async def test_a_frame_of_an_unknown_type_ends_a_follower_and_is_not_taken_for_damage(three: Several) -> None:
-    """It asked for the same frames again and again, and said so to nobody."""
+    """It kept requesting the same frames, and reported that to no one."""
     container_id = await three.create(replicas=3, min_in_sync=1)
     container = await three.led(container_id)
     position = await container.append_command(b"known to both")

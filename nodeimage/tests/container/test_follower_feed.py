@@ -1,4 +1,4 @@
-"""What followers are sent: how much, from where, and for how long one that does not take it is waited for."""
+"""What followers are sent: how much, from where, and how long a follower that does not take it is waited for."""
 
 import asyncio
 import shutil
@@ -34,7 +34,7 @@ async def test_a_silent_follower_is_let_go_and_comes_back(three: Several) -> Non
 
 
 async def test_the_longest_frame_reaches_all_replicas(three: Several) -> None:
-    """One that is longer could be sent to no follower: nobody may append it."""
+    """A longer frame could be sent to no follower, so it must not be appended."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     for payload in (bytes(MOST_PAYLOAD_BYTES), b"next"):
@@ -113,7 +113,7 @@ async def test_regrouped_chunks_are_laid_out_once_for_who_is_fed_from_them_and_f
 
 
 async def test_who_waits_for_room_in_a_replica_that_is_removed_is_sent_elsewhere(three: Several) -> None:
-    """It was told of a file that is not there (seed 142618)."""
+    """The caller got an error about a missing file (seed 142618)."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     await three.led(container_id)
     replica = three.replica(0, container_id)

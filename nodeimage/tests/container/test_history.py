@@ -1,4 +1,4 @@
-"""Where two logs part, found by the epochs of their frames (KIP-101, KIP-279; invariant 7)."""
+"""Where two logs diverge, found by the epochs of their frames (KIP-101, KIP-279; invariant 7)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def test_what_an_old_leader_wrote_beyond_the_next_epochs_start_differs() -> None
 
 
 def test_an_epoch_that_only_one_log_has_ends_the_match_at_its_start() -> None:
-    """KIP-279: neither end alone tells; the follower has 1, 3 and the leader 1, 2, 4."""
+    """KIP-279: neither end alone shows it; the follower has epochs 1, 3 and the leader 1, 2, 4."""
     assert match_point([(1, 0), (2, 40), (4, 60)], 90, [(1, 0), (3, 30)], 70) == 30
 
 
@@ -29,7 +29,7 @@ def test_positions_below_a_trimmed_start_count_as_equal() -> None:
 
 
 def test_of_who_was_away_for_all_epochs_that_are_known_nothing_counts_as_equal() -> None:
-    """It may have been a leader whose last frames were never committed, among the epochs that are forgotten here."""
+    """It may have been a leader whose last frames were never committed, in epochs that are no longer known here."""
     whole = [(1, 0), *((epoch, 10 * epoch) for epoch in range(10, 2_000))]
     trimmed = whole[-MOST_ENTRIES:]
     away = [(1, 0), (9, 95)]
@@ -41,7 +41,7 @@ def test_of_who_was_away_for_all_epochs_that_are_known_nothing_counts_as_equal()
 
 
 def test_what_is_fetched_below_the_epochs_that_are_known_is_kept() -> None:
-    """It has taken up the leader's history, and not all of its frames yet."""
+    """It has the leader's history, but not all of its frames yet."""
     trimmed = [(epoch, 10 * epoch) for epoch in range(1_000, 2_000)]
     assert match_point(trimmed, 20_000, clip(tuple(trimmed), 5_000), 5_000) == 5_000
 
@@ -58,7 +58,7 @@ def test_an_epoch_without_frames_leaves_no_trace() -> None:
 
 @st.composite
 def two_logs(draw: st.DrawFn) -> tuple[list[int], list[int], int]:
-    """Two logs as the epoch of each byte: a common beginning, then epochs that only one of them has."""
+    """Two logs, each as the epoch of every byte: a common beginning, then epochs that only one of them has."""
     common = sorted(draw(st.lists(st.integers(1, 9), max_size=12)))
     last = common[-1] if common else 0
     left = [last + 1 + 2 * number for number in sorted(draw(st.lists(st.integers(0, 4), max_size=8)))]

@@ -1,4 +1,4 @@
-"""An in-sync set reaches the store, and commits go on, whatever the store answers meanwhile."""
+"""An in-sync set reaches the store, and commits continue, whatever the store answers meanwhile."""
 
 import asyncio
 import uuid
@@ -40,7 +40,7 @@ END = Position(100)
 async def test_a_put_that_fails_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, landed: bool
 ) -> None:
-    """None: the record was not there, and is back before anybody else has seen that."""
+    """None: the record was missing, and is back before any other reader has noticed."""
     monkeypatch.setattr(in_sync_writer, "RETRY_S", 0.0)
     loop = asyncio.get_running_loop()
     formats = [uuid.uuid4() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""A container over a real log: what is committed when, and what a failing disk does."""
+"""A container over a real log: what is committed and when, and what a failing disk causes."""
 
 import asyncio
 import errno
@@ -66,7 +66,7 @@ async def test_what_is_committed_is_there_after_a_new_start(tmp_path: Path, exec
 async def test_a_log_that_is_closed_while_it_is_read_does_not_seem_to_hold_no_more_commands(
     tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower's log is replaced when it is cut, while what came before is applied from it."""
+    """A follower's log is replaced when it is cut, while earlier frames are still being applied from it."""
     container = lead(tmp_path, executor, fatal=lambda _: None)
     end = await container.append_command(b"one")
     read, start = container.log, container.log.start
@@ -85,7 +85,7 @@ async def test_a_log_that_is_closed_while_it_is_read_does_not_seem_to_hold_no_mo
 async def test_a_disk_that_gives_no_bytes_is_told_to_who_keeps_the_room(
     tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quota is in no figure that could be asked before."""
+    """A quota does not show in any number that could be queried in advance."""
     told: list[bool] = []
     monkeypatch.setattr(PlentyOfRoom, "lacked", lambda _: told.append(True))
     container = lead(tmp_path, executor, fatal=pytest.fail)
@@ -104,7 +104,7 @@ async def test_a_disk_that_gives_no_bytes_is_told_to_who_keeps_the_room(
 async def test_on_a_full_disk_records_leave_a_place_for_what_lets_partitions_leave(
     tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk may be full of what is not ours, so that nothing of the reserve is left."""
+    """Other software may have filled the disk, so that nothing is left of the reserve."""
     container = lead(tmp_path, executor, fatal=pytest.fail)
     await container.append_command(b"the first chunk is there")
 
@@ -117,7 +117,7 @@ async def test_on_a_full_disk_records_leave_a_place_for_what_lets_partitions_lea
     with pytest.raises(StorageFull):
         await container.append_command(b"." * 5_000)
     waiting = [container.append_command(b"." * 5_000), container.append_command(b"fits, but comes behind it")]
-    # Others that wait all the time would keep it out for as long as the disk is full.
+    # Other frames that wait all the time would keep it out while the disk is full.
     end = await container.append_control(
         FrameType.SEAL, b"." * 5_000, partitionlet=PartitionletId(7), from_reserve=True
     )
@@ -144,8 +144,8 @@ async def test_on_a_full_disk_records_leave_a_place_for_what_lets_partitions_lea
 async def test_a_disk_that_hangs_shows_once_the_loop_has_seen_a_job_get_on_with_nothing_for_long(
     tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long the process stands still meanwhile."""
-    monkeypatch.setattr(WriterPool, "is_native", False)  # a single write gets on all at once
+    """However long the process is suspended meanwhile."""
+    monkeypatch.setattr(WriterPool, "is_native", False)  # a single write makes progress only when it completes
     container = lead(tmp_path, executor, fatal=pytest.fail)
     cycle = container.cycle
     await container.append_command(b"before")
@@ -184,7 +184,7 @@ async def test_a_disk_that_hangs_shows_once_the_loop_has_seen_a_job_get_on_with_
 async def test_a_sync_that_fails_ends_the_process_and_commits_nothing(
     log_writes: LogWrites, tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 13: afterwards nobody knows what the disk holds, so it is neither retried nor answered."""
+    """Invariant 13: the content of the disk is then unknown, so the sync is neither retried nor acknowledged."""
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     container = lead(tmp_path, executor, fatal=ended.set_result)
     before = await container.append_command(b"safe")

@@ -1,4 +1,4 @@
-"""What is committed, by who has what on disk."""
+"""What is committed, depending on what each replica has on disk."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ def test_a_new_leader_serves_once_the_start_of_its_epoch_is_committed() -> None:
 
 
 def test_a_silent_follower_is_proposed_out_and_commits_wait_for_both_sets_meanwhile() -> None:
-    """Invariant 3: a put that is under way, or timed out, may have landed or not."""
+    """Invariant 3: a put that is in progress, or timed out, may have been stored or not."""
     three = leader(3, min_in_sync=2)
     for member in MEMBERS[1:]:
         three.follows(member, Position(0), now=0.0)
@@ -104,7 +104,7 @@ def test_the_set_never_shrinks_below_the_minimum_but_grows() -> None:
 
 
 def test_too_few_are_told_of_while_a_set_is_being_put_as_well() -> None:
-    """The store may be away: then the put takes as long as that does, and nothing else would tell."""
+    """The store may be unavailable: the put then takes as long as that lasts, and nothing else would report it."""
     three = leader(3, min_in_sync=2)
     three.follows(MEMBERS[1], Position(0), now=2.0)
     assert three.proposal(2.0) == set(MEMBERS[:2])
@@ -130,7 +130,7 @@ def test_while_the_leader_stood_still_no_follower_was_silent() -> None:
 
 
 def test_a_member_that_lost_what_it_had_acknowledged_is_proposed_out_until_it_has_all_again() -> None:
-    """Its volume was put back to a snapshot, and its format with it."""
+    """Its volume was restored from a snapshot, together with its incarnation."""
     three = leader(3, min_in_sync=2)
     for member in MEMBERS[1:]:
         three.follows(member, Position(0), now=0.0)
@@ -188,7 +188,7 @@ def test_without_word_from_a_follower_the_lease_is_over() -> None:
 
 
 def test_an_answer_that_was_under_way_for_long_renews_no_lease() -> None:
-    """Invariant 16: a process that stood still finds answers that are as old as its sleep."""
+    """Invariant 16: a process that was suspended finds answers as old as its suspension."""
     two = leader(2)
     two.follows(MEMBERS[1], Position(0), now=0.0)
     two.assured(MEMBERS[1], 0.1)
@@ -197,7 +197,7 @@ def test_an_answer_that_was_under_way_for_long_renews_no_lease() -> None:
 
 
 def test_a_member_that_is_proposed_may_lead_already() -> None:
-    """Invariant 16: the put may have landed."""
+    """Invariant 16: the put may have been stored."""
     one = LeaderState(
         me=MEMBERS[0],
         epoch=Epoch(1),

@@ -1,4 +1,4 @@
-"""A replica's files are what is known of them, whoever is cancelled and whatever happens at a time."""
+"""A replica's files match the state in memory, whichever caller is cancelled and whatever happens at the same time."""
 
 import asyncio
 import errno
@@ -68,7 +68,7 @@ async def open_replica(
 
 @pytest.fixture
 async def replica(tmp_path: Path) -> AsyncIterator[LocalReplica]:
-    """Alone in its container, with the frames of two commands; it neither leads nor follows any more."""
+    """The only replica of its container, with the frames of two commands; it neither leads nor follows any longer."""
     with Threads() as executor:
         opened = await open_replica(tmp_path / "7", executor)
         container = await opened.lead(
@@ -87,14 +87,14 @@ def record_of(replica: LocalReplica) -> ContainerRecord:
 
 
 def behind_the_first(replica: LocalReplica) -> Position:
-    """Where the second command begins: both are as long."""
+    """The position at which the second command begins: both have the same length."""
     return Position(replica.log.end // 2)
 
 
 async def test_a_cut_goes_to_its_end_though_its_caller_is_cancelled(
     replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower whose cut was under way when it was made leader led with the log that was being cut."""
+    """A follower that was made leader during a cut led with the log that was being cut."""
     position = behind_the_first(replica)
     cutting, may_go_on = threading.Event(), threading.Event()
     cut = ContainerLog.cut
@@ -156,7 +156,8 @@ async def test_what_is_synced_is_marked_while_nothing_is_written_and_at_the_end(
 async def test_one_that_lost_its_synced_end_keeps_the_rest_as_another_incarnation(
     replica: LocalReplica, replaceable: bool
 ) -> None:
-    """It was acknowledged: cut as a torn tail, it would be in sync by its format, and could lead without it."""
+    """The end was acknowledged: if it were cut like a torn tail, the replica would still be in sync by its incarnation,
+    and could lead without it."""
     position, incarnation = behind_the_first(replica), replica.incarnation
     path = replica.log.chunks()[-1].path
     await replica.saw(Epoch(4))
@@ -177,7 +178,8 @@ async def test_one_that_lost_its_synced_end_keeps_the_rest_as_another_incarnatio
 async def test_a_damaged_replica_is_kept_beside_the_one_in_its_place_until_another_leads(
     replica: LocalReplica,
 ) -> None:
-    """By the record others have what it had; but all may be damaged, and each would have thrown away what it had."""
+    """By the record others have what it had; but all of them may be damaged, and each would have thrown away what it
+    had."""
     aside = replica.folder.with_name("7.damaged")
     (path,) = replica.folder.glob("*.chunk")
     await replica.close()
@@ -203,7 +205,7 @@ async def test_a_damaged_replica_is_kept_beside_the_one_in_its_place_until_anoth
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, call: str, code: int, *, at: Path) -> None:
-    """What the operating system is asked for of this file fails from now on, whatever its name is by then."""
+    """From now on the operating system's calls for this file fail, whatever its name is by then."""
     asked: Callable[..., Any] = getattr(os, call)
     stat, inode = os.stat, at.stat().st_ino
 
@@ -228,7 +230,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, call: str, code: int, *, at: Path) ->
 async def test_one_of_which_the_disk_cannot_read_what_it_keeps_of_a_file_is_damaged(
     replica: LocalReplica, monkeypatch: pytest.MonkeyPatch, call: str, name: str, code: int
 ) -> None:
-    """File systems check that where a file is opened, looked up or removed, not where it is read."""
+    """File systems check that when a file is opened, looked up or removed, not when it is read."""
     aside = replica.folder.with_name("7.damaged")
     await replica.close()
     (chunk,) = replica.folder.glob("*.chunk")
@@ -265,7 +267,8 @@ async def test_one_that_cannot_be_opened_for_another_reason_is_not_damaged(
 async def test_one_on_a_disk_that_cannot_be_reached_at_all_is_not_damaged(
     replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing to go on with: it is tried again until the disk is back, or something else ends the node."""
+    """The replica cannot continue: it is opened again and again until the disk is back, or something else ends the
+    node."""
     await replica.close()
     (chunk,) = replica.folder.glob("*.chunk")
     with Threads() as executor:
@@ -280,7 +283,7 @@ async def test_one_on_a_disk_that_cannot_be_reached_at_all_is_not_damaged(
 
 
 async def test_of_two_changes_at_a_time_none_is_lost(replica: LocalReplica) -> None:
-    """A record that came while a follower took its leader's history over put the old history back."""
+    """A record that arrived while a follower adopted its leader's history put the old history back."""
     history: History = ((Epoch(1), Position(0)), (Epoch(5), behind_the_first(replica)))
     await asyncio.gather(replica.set_history(history), replica.remember(record_of(replica)), replica.saw(Epoch(5)))
     state = replica_folder.read(replica.folder)
@@ -293,7 +296,7 @@ async def test_of_two_changes_at_a_time_none_is_lost(replica: LocalReplica) -> N
 async def test_a_change_whose_caller_is_cancelled_comes_before_those_after_it(
     replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 4: an old write that landed late took the highest epoch back."""
+    """Invariant 4: an old write that was stored late reverted the highest epoch."""
     writing, may_go_on = threading.Event(), threading.Event()
     write = replica_folder.write
 
@@ -321,8 +324,8 @@ async def test_a_change_whose_caller_is_cancelled_comes_before_those_after_it(
 async def test_a_record_whose_turn_comes_late_does_not_take_a_later_one_back(
     replica: LocalReplica, traced: bool
 ) -> None:
-    """One that was read before the in-sync set was put into the store was written after it: what was acknowledged by
-    the new set was nothing that a store which was set back would lack."""
+    """A record that was read before the in-sync set was put was saved after it: a store restored to an earlier state
+    would then have lacked nothing that was known, although records had been acknowledged by the new set."""
     older = stamped(record_of(replica), traced=traced)
     newer = stamped(structs.replace(older, wanted=3, epoch=Epoch(older.epoch + (not traced))), traced=traced)
     await asyncio.gather(replica.remember(newer), replica.remember(older))
@@ -333,7 +336,8 @@ async def test_a_record_whose_turn_comes_late_does_not_take_a_later_one_back(
 
 
 async def test_what_was_said_to_be_committed_behind_its_end_counts_no_more_once_it_leads(replica: LocalReplica) -> None:
-    """Invariant 2: an unclean recovery let it lead without that, and what it then appends there is nobody else's."""
+    """Invariant 2: an unclean recovery made it leader without those frames, and what it then appends there only it has.
+    """
     end = replica.log.end
     replica.learn_committed(Position(10 * end))
     container = await replica.lead(
@@ -359,7 +363,7 @@ async def test_a_damaged_replica_goes_on_empty_as_another_incarnation(replica: L
 
 
 def boot_of(replica: LocalReplica) -> str:
-    """As the file says."""
+    """The `boot` in the file."""
     state = replica_folder.read(replica.folder)
     assert state is not None
     return state.boot
@@ -430,7 +434,7 @@ async def test_what_was_being_written_without_a_sync_is_synced_too(
 
 
 async def test_what_another_run_had_not_synced_is_before_it_counts_as_synced(tmp_path: Path) -> None:
-    """A node that ran with --no-fsync, was killed, and starts without it."""
+    """A node ran with --no-fsync, was killed, and starts without that option."""
     with Threads() as executor:
         for fsync in (False, True):
             replica = await open_replica(tmp_path / "7", executor, fsync=fsync)
@@ -441,7 +445,7 @@ async def test_what_another_run_had_not_synced_is_before_it_counts_as_synced(tmp
 
 
 async def test_what_cannot_be_synced_ends_the_process(replica: LocalReplica, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Invariant 13: asked again, the kernel would say that it is synced."""
+    """Invariant 13: a second sync would succeed, although the data are not on the disk."""
     await lead_unsynced(replica)
 
     with monkeypatch.context() as patched:
@@ -470,7 +474,7 @@ async def test_that_a_sync_failed_is_noted_where_no_mark_tells_what_was_synced(
 async def test_what_a_sync_failed_on_is_written_again_before_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel calls clean what it could not write: a sync of that does nothing."""
+    """The kernel marks as clean what it could not write, so a second sync has no effect."""
     with Threads() as executor:
         replica = await open_replica(tmp_path / "7", executor, fsync=False)
         container = await lead_unsynced(replica)
@@ -519,9 +523,8 @@ async def test_what_a_sync_failed_on_is_written_again_before_the_next_one(
 async def test_what_the_page_cache_let_go_after_a_sync_had_failed_is_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, *, lost: bool
 ) -> None:
-    """Invariants 5, 14: the same machine goes on, and no mark tells what an unsynced log held. It is all there still as
-    a rule: then the replica keeps its place.
-    """
+    """Invariants 5, 14: the machine keeps running, and no mark shows what an unsynced log held. Usually all of it is
+    still there: then the replica remains in sync."""
     with Threads() as executor:
         replica = await open_replica(tmp_path / "7", executor, fsync=False)
         container = await lead_unsynced(replica)
@@ -558,7 +561,7 @@ async def test_what_the_page_cache_let_go_after_a_sync_had_failed_is_missed(
 async def test_a_sync_that_failed_while_a_replica_was_cut_does_not_make_it_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is to hold no more than up to there."""
+    """`held` must not exceed that position."""
     with Threads() as executor:
         replica = await open_replica(tmp_path / "7", executor, fsync=False)
         container = await lead_unsynced(replica)
@@ -584,7 +587,7 @@ async def test_a_sync_that_failed_while_a_replica_was_cut_does_not_make_it_anoth
 async def test_a_sync_that_fails_in_files_of_the_log_ends_the_process(
     replica: LocalReplica, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Invariant 13: tried again, it would succeed, whatever the disk holds."""
+    """Invariant 13: a second sync would succeed, whatever is on the disk."""
     sync = os.fsync
 
     def fails(fd: int) -> None:

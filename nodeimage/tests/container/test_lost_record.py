@@ -1,4 +1,4 @@
-"""A container's record from its replicas' folders, where the store went on as an old copy of itself."""
+"""A container's record, recovered from its replicas' folders after the store continued from an old copy of itself."""
 
 import uuid
 
@@ -62,7 +62,7 @@ def test_who_led_by_an_old_copy_of_the_store_is_not_ahead_of_those_who_stand_sti
 
 
 def test_where_neither_line_has_committed_anything_the_one_with_most_copies_is_kept() -> None:
-    """Each set has a member that went by the other line."""
+    """Each set has a member that followed the other line."""
     newest = changed(MADE, leader=1, epoch=2, in_sync=(1, 2, 3))
     by_the_copy = changed(MADE, leader=3, epoch=2, in_sync=(1, 2, 3))
     record = recovered_record(

@@ -1,4 +1,4 @@
-"""For which followers a node's heartbeats speak, as both nodes of a pair know it."""
+"""For which followers a node's heartbeats count, as agreed by both nodes of a pair."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from headrace.peer.messages import PairAnswer, Resting
 
 
 class Follower:
-    """At the followers' node."""
+    """A follower, on the followers' node."""
 
     def __init__(self) -> None:
         self.rested: list[int] = []
@@ -30,7 +30,7 @@ class Follower:
 
 
 class Fed:
-    """At the leaders' node."""
+    """A follower, on the leaders' node."""
 
     def __init__(self, *, takes: bool = True) -> None:
         self.takes = takes
@@ -52,7 +52,7 @@ class Fed:
 
 
 class Pair:
-    """Two rosters, and what is on its way between them."""
+    """Two rosters, and the messages in flight between them."""
 
     def __init__(self) -> None:
         self.followers = FollowersRoster()
@@ -104,7 +104,7 @@ def test_one_that_its_leader_does_not_feed_so_goes_on_by_itself(fed: Fed | None)
 
 
 def test_a_follower_hears_that_its_leader_looks_after_it_again() -> None:
-    """What it is sent from now on may never come, where only their connection leads nowhere."""
+    """If only their connection is dead, frames sent from now on may never arrive."""
     pair, follower = Pair(), Follower()
     fed = pair.fed[ContainerId(7)] = Fed()
     number = pair.add(follower)
@@ -203,8 +203,8 @@ def test_what_cannot_be_is_refused_and_assures_of_nothing(change: dict[str, Any]
 
 @given(st.lists(st.tuples(st.sampled_from(["rest", "stir", "write", "send", "take"]), st.integers(0, 3))))
 def test_an_answer_speaks_for_those_alone_that_rested_when_it_was_given(steps: list[tuple[str, int]]) -> None:
-    """Whatever is on its way: each answer, taken in order, leaves spoken for only who rested when it was made, and whom
-    its leader has not written to since it took that."""
+    """Whatever is in flight: an answer, processed in order, only counts for followers that rested when it was made, and
+    to which their leader has not written since it accepted them."""
     pair = Pair()
     resting: dict[int, int] = {}
     under_way: list[tuple[PairAnswer, set[int]]] = []

@@ -1,4 +1,4 @@
-"""One heartbeat for all followers on a node that rest, and what ends that: for one of them, or for all."""
+"""One heartbeat for all resting followers on a node, and what ends that, for one of them or for all."""
 
 import asyncio
 from dataclasses import replace
@@ -15,7 +15,7 @@ from kit.several_replicas import Several, handed_to, until
 
 
 async def at_rest(three: Several, container: Leader) -> None:
-    """Return once nobody looks at any replica of the container."""
+    """Return once no timer checks any replica of the container."""
 
     def rests() -> bool:
         found = [three.nodes[number].replicas.replica(container.id) for number in (1, 2)]
@@ -28,7 +28,7 @@ async def at_rest(three: Several, container: Leader) -> None:
 
 
 class _Lost:
-    """A session that takes what it is given, and sends nothing."""
+    """A session that accepts messages but sends nothing."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -75,7 +75,7 @@ async def test_containers_that_nobody_writes_to_are_at_rest_and_stay_in_touch(
         )
     )
     assert not [each for each in sent if isinstance(each, Commit)]
-    assert len(sent) < 60  # two pairs, both ways
+    assert len(sent) < 60  # two pairs, one in each direction
     assert all(container.rests and container.in_touch for container in containers)
     assert all(len(container.state.in_sync) == 3 for container in containers)
 
@@ -93,7 +93,7 @@ async def test_what_is_written_to_a_container_at_rest_is_committed_and_it_rests_
 async def test_a_follower_that_is_stuck_is_let_go_while_its_node_speaks_for_others(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heartbeats of its node never speak for what it was sent."""
+    """The heartbeats of its node never count for frames sent to it."""
     monkeypatch.setattr("headrace.container.leader_state.STUCK_S", 1.5)
     container, other = [await three.led(await three.create(replicas=3, min_in_sync=2)) for _ in range(2)]
     await at_rest(three, container)
@@ -116,7 +116,7 @@ async def test_a_follower_that_is_stuck_is_let_go_while_its_node_speaks_for_othe
 async def test_a_connection_that_leads_nowhere_is_found_when_something_is_written(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While its node is heard, and before the kernel finds out."""
+    """While its node is still heard, and before the kernel notices."""
     container = await three.led(await three.create(replicas=3, min_in_sync=2))
     await at_rest(three, container)
     half = three.replica(2, container.id).follower

@@ -1,4 +1,4 @@
-"""What a replica's folder says of itself, also over crashes."""
+"""The state file in a replica's folder, also across crashes."""
 
 import errno
 import os
@@ -59,7 +59,7 @@ def test_a_clean_end_keeps_the_incarnation_over_a_start_of_the_machine(tmp_path:
 def test_a_folder_that_is_removed_meanwhile_is_not_left_clean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """A node closes while a container is deleted."""
+    """A node shuts down while a container is being deleted."""
     folder = tmp_path / "7"
     state = replica_folder.after_page_cache(folder, replica_folder.prepare(folder))
     taken = getattr(replica_folder, step)
@@ -90,7 +90,8 @@ def test_a_file_of_a_folder_that_stays_is_missed(tmp_path: Path, monkeypatch: py
     ids=["as a whole", "its format", "the container's record"],
 )
 def test_a_damaged_file_is_reported(tmp_path: Path, text: str) -> None:
-    """One that was taken for whole was met where all replicas of a node are looked at, and none was beyond it."""
+    """A file that passed as intact failed where all replicas of a node are examined, and the remaining ones were
+    skipped."""
     (tmp_path / "replica.json").write_text(text)
     with pytest.raises(CorruptLog, match="cannot be read"):
         replica_folder.read(tmp_path)
@@ -109,7 +110,7 @@ def test_a_file_that_cannot_be_read_for_another_reason_is_not_damaged(tmp_path: 
 
 
 def test_a_crash_in_a_removal_leaves_nothing_of_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Invariant 14: what is left of a replica that was thrown away must not count as one."""
+    """Invariant 14: the rest of a replica that was discarded must not count as a replica."""
     folder = tmp_path / "7"
     before = replica_folder.prepare(folder)
     (folder / f"{0:020d}.chunk").write_bytes(b"what is to go")

@@ -1,4 +1,4 @@
-"""What a start makes of a replica's folder, by how it was kept before."""
+"""How a replica is opened at a start, depending on how it was kept before."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ UNSYNCED = LogOptions(chunk_bytes=1 << 20, fsync=False)
 
 
 def run(folder: Path, options: LogOptions, *, replaceable: bool = False) -> ReplicaFile:
-    """A run of the process that is killed: what its replica was."""
+    """A process incarnation that is killed; returns what its replica was."""
     opened = open_folder(ContainerId(7), folder, options, replaceable=replaceable)
     opened.log.close()
     return opened.state

@@ -1,4 +1,4 @@
-"""Replication between several nodes' replicas: real logs and connections, without catalog and broker."""
+"""Replication between the replicas of several nodes: real logs and connections, without catalog and broker."""
 
 import asyncio
 import shutil
@@ -55,7 +55,7 @@ async def test_the_set_never_shrinks_below_the_minimum(three: Several) -> None:
 
 @pytest.fixture
 async def cut_off(three: Several, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OneNode]:
-    """The first node does not reach the cluster store from when `away` is set on."""
+    """From the moment `away` is set, the first node does not reach the cluster store."""
     node = three.nodes[0]
     reaches, looks = node.store, node._store.watch
 
@@ -84,10 +84,10 @@ def away(node: OneNode) -> threading.Event:
 async def test_a_leader_without_the_store_learns_from_its_followers_that_another_leads(
     three: Several, cut_off: OneNode
 ) -> None:
-    """Else it would hold what it is sent, and tell clients that it leads, for as long as the store is away."""
+    """Otherwise it would keep what it is sent, and tell clients that it leads, while the store is unavailable."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
-    await until(lambda: len(container.feeds) == 2 or None)  # who does not follow yet cannot tell it
+    await until(lambda: len(container.feeds) == 2 or None)  # a node that does not follow yet cannot report it
     away(cut_off).set()
     await three.nodes[1].store(lambda store: handed_over(store, container_id, handed_to(1, three)))
     await until(lambda: container.lost or None)
@@ -106,7 +106,7 @@ def handed_over(store: ClusterStore, container_id: ContainerId, decide: Any) -> 
 
 
 async def test_a_leader_without_store_and_follower_says_that_it_may_not_lead(three: Several, cut_off: OneNode) -> None:
-    """Nothing is committed until one of them is back; who asks is not to wait for that."""
+    """Nothing is committed until one of them is back; requests must not wait for that."""
     container_id = await three.create(replicas=2, min_in_sync=1)
     container = await three.led(container_id)
     await until(lambda: container.in_touch or None)
@@ -131,7 +131,7 @@ async def test_a_leader_without_store_and_follower_says_that_it_may_not_lead(thr
 
 
 def stand_still(seconds: float) -> None:
-    """The whole process, with all of its nodes."""
+    """Suspend the whole process, with all of its nodes."""
     time.sleep(seconds)
 
 
@@ -166,7 +166,8 @@ async def test_the_next_leader_goes_on_with_what_was_committed(three: Several) -
 async def test_after_an_unclean_recovery_within_a_gap_a_replica_counts_for_nothing_that_it_lacks(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariants 1, 7: a replica made anew has a gap where another had dropped a chunk; the next leader ends in it."""
+    """Invariants 1, 7: a recreated replica has a gap where another one had dropped a chunk; the next leader's log ends
+    in it."""
     monkeypatch.setattr(follower_feed, "KEPT_BYTES", 0)  # it gets what is on the disk
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
@@ -226,7 +227,7 @@ async def test_a_leader_that_hands_over_is_out_of_touch_at_once(three: Several) 
 
 
 async def last_word(nodes: Several, container_id: ContainerId) -> Position:
-    """A command that is committed by whoever leads in the end."""
+    """A command that is committed by whichever node leads in the end."""
     while True:
         try:
             return await (await nodes.led(container_id)).append_command(b"end")
@@ -299,7 +300,7 @@ async def test_a_replica_that_others_got_while_its_node_was_down_goes_when_it_is
 async def test_a_replica_taken_away_and_given_back_while_its_node_was_down_counts_once_it_has_what_others_have(
     three: Several, alone: int
 ) -> None:
-    """A follower that was removed and added again comes back with its former data, some of which others never had."""
+    """A follower that was removed and added again returns with its former data, some of which others never had."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"committed")
@@ -347,7 +348,7 @@ async def test_a_replica_taken_away_and_given_back_while_its_node_was_down_count
 
 
 async def test_a_member_that_the_record_left_out_for_a_moment_is_named_again(three: Several) -> None:
-    """A node that is drained and back at once has the replica that it had, and commits have waited for it."""
+    """A node that is drained and back at once still has its replica, and commits have been waiting for it."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"one")
@@ -364,7 +365,7 @@ async def test_a_member_that_the_record_left_out_for_a_moment_is_named_again(thr
 
 
 async def test_appends_go_on_while_leaders_change(three: Several) -> None:
-    """What was acknowledged is in all logs, in order; the leader is handed over again and again."""
+    """All that was acknowledged is in all logs, in order, while the container is handed over again and again."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     acknowledged: list[bytes] = []
     stop = asyncio.Event()
@@ -397,7 +398,8 @@ async def test_appends_go_on_while_leaders_change(three: Several) -> None:
 
 
 def write_slowly(slow: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set once somebody writes what the folder says. That hangs until somebody else does, or for a moment."""
+    """Set once the state file of a folder is being written. The write hangs until another one begins, or for a moment.
+    """
     write = replica_folder.write
     writing, another = threading.Event(), threading.Event()
 
@@ -415,7 +417,8 @@ def write_slowly(slow: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event
 
 @pytest.mark.parametrize("when", ["before", "after", "forgotten", "never seen"])
 async def test_a_folder_goes_again_where_its_container_was_made_without_it(three: Several, when: str) -> None:
-    """Seed 170299: the disk hung while it was made, and others went on; it stayed until the next start."""
+    """Seed 170299: the disk hung while the folder was created, and the others continued; the folder stayed until the
+    next start."""
     last = three.nodes[2].replicas
     taken = await three.nodes[0].store(lambda store: container_records.take_container_id(store, "data"))
     folder = three.nodes[2].folder / str(taken)
@@ -443,7 +446,7 @@ async def test_a_folder_goes_again_where_its_container_was_made_without_it(three
 async def test_a_folder_that_is_made_while_its_container_is_forgotten_is_made_and_goes(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was taken away from under who wrote it, who was told of a file that is not there."""
+    """It was removed while it was being written, and the writer got an error about a missing file."""
     node = three.nodes[2]
     taken = await three.nodes[0].store(lambda store: container_records.take_container_id(store, "data"))
     folder = node.folder / str(taken)
@@ -461,7 +464,7 @@ async def test_a_folder_that_is_made_while_its_container_is_forgotten_is_made_an
 async def test_a_folder_that_is_asked_for_again_while_it_is_made_is_made_once(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 5: who asks gives up after a while and asks again, and the record names what it is told last."""
+    """Invariant 5: a caller gives up after a while and asks again, and the record names the last answer."""
     node = three.nodes[0]
     write_slowly(node.folder / "7", monkeypatch)
     one, other = await asyncio.gather(*(node.replicas.prepare(ContainerId(7)) for _ in range(2)))
@@ -473,7 +476,7 @@ async def test_a_folder_that_is_asked_for_again_while_it_is_made_is_made_once(
 async def test_a_folder_that_is_made_while_its_container_is_opened_is_made_once(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two make the catalog at a time, and one of them is through."""
+    """Two nodes create the catalog at the same time, and one of them has finished."""
     node = three.nodes[2]
     writing = write_slowly(node.folder / str(CATALOG_ID), monkeypatch)
     preparing = asyncio.create_task(node.replicas.prepare(CATALOG_ID))

@@ -1,4 +1,4 @@
-"""Which replica takes up which role: the one that its record names, in an epoch that nobody has written in."""
+"""Which replica takes which role: the one that its record names, in an epoch in which no node has written."""
 
 import asyncio
 import shutil
@@ -14,7 +14,7 @@ from kit.several_replicas import Several, handed_to, until
 
 
 async def test_an_epoch_that_was_another_nodes_is_refused_by_all(three: Several) -> None:
-    """A store that was put back to an old copy, and has gone on since: it gives an epoch for the second time."""
+    """A store that was restored to an old copy and has continued since assigns an epoch for the second time."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     await (await three.led(container_id)).append_command(b"early")
     record = await three.change(container_id, handed_to(1, three))
@@ -85,7 +85,7 @@ async def test_a_node_whose_replica_was_lost_does_not_lead(three: Several) -> No
 
 
 async def test_a_node_that_reads_along_becomes_a_replica(three: Several) -> None:
-    """Every node follows the catalog; one that did so as an observer begins to count when it is named."""
+    """Every node follows the catalog; a node that did so as an observer begins to count when the record names it."""
     container_id = await three.create(replicas=2, min_in_sync=1, kind="catalog")
     container = await three.led(container_id)
     end = await container.append_command(b"one")

@@ -1,4 +1,4 @@
-"""Replicas whose container's record the cluster store has only as an old copy, or which went on by one."""
+"""Replicas of a container whose record in the cluster store is an old copy, or that followed such a record."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -113,7 +113,7 @@ async def test_nobody_who_lives_leaves_before_it_has_said_what_it_knows(three: S
 
 
 async def test_what_was_told_before_counts_when_a_record_comes_that_has_no_trace_of_it(three: Several) -> None:
-    """Nodes tell of a replica once, not with each answer."""
+    """Nodes report a replica once, not with each answer."""
     made = await changed_once(three)
     await three.led(made)
     first = three.nodes[0].replicas
@@ -125,7 +125,7 @@ async def test_what_was_told_before_counts_when_a_record_comes_that_has_no_trace
 
 
 async def test_a_damaged_replica_does_not_leave_by_an_old_copy(three: Several) -> None:
-    """The leader would hand over to who is in sync by the old copy, before it has seen that it is one."""
+    """The leader would hand over to a member that is in sync by the old copy, before it has noticed that it is one."""
     made = await changed_once(three)
     await three.led(made)
     first = three.nodes[0]
@@ -143,7 +143,7 @@ async def test_a_damaged_replica_does_not_leave_by_an_old_copy(three: Several) -
 async def test_a_store_that_was_set_back_is_not_asked_more_and_more_often(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look made one more, whatever it had come from."""
+    """Each check caused another one, whatever its result."""
     monkeypatch.setattr(replicas, "SET_BACK_RETRY_S", 0.3)
     made = await changed_once(three)
     await three.led(made)
@@ -168,7 +168,8 @@ async def test_a_store_that_was_set_back_is_not_asked_more_and_more_often(
 async def test_what_is_found_of_a_replica_that_is_being_cut_is_of_one_moment(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the history of the leader that it is cut for, what goes would count as that one's, ahead of all others."""
+    """With the history of the leader for which it is cut, the frames that are cut would count as that leader's, ahead
+    of all others."""
     made = await changed_once(three)
     await three.led(made)
     replica = three.replica(1, made)
@@ -187,7 +188,7 @@ async def test_what_is_found_of_a_replica_that_is_being_cut_is_of_one_moment(
 async def test_a_log_is_not_opened_to_be_looked_at_while_it_is_opened_for_a_role(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two that open it, the one would remove files that the other is about to use."""
+    """If two tasks open it, one would remove files that the other is about to use."""
     made = await changed_once(three)
     await three.led(made)
     replicas = three.nodes[1].replicas

@@ -1,5 +1,5 @@
-"""A node that joins gets the catalog's snapshot piece by piece, whatever becomes of the connection, the disks, the
-roles and the versions meanwhile; and neither side holds more than some pieces of it."""
+"""A node that joins gets the catalog's snapshot piece by piece, whatever happens meanwhile to the connection, the
+disks, the roles and the versions; and neither side holds more than a few pieces of it."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ PIECE = 16_384
 
 @pytest.fixture
 async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WithTables]:
-    """The log begins behind what a new node lacks; a snapshot is some ten pieces."""
+    """The log begins after what a new node lacks; a snapshot has about ten pieces."""
     monkeypatch.setattr(snapshot_transfer, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(follower, "FULL_RETRY_S", 0.05)
     nodes = WithTables(tmp_path)
@@ -45,7 +45,7 @@ async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 def sends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Where the pieces begin that are read from now on."""
+    """The positions of the pieces that are read from now on."""
     found: list[int] = []
     read = GivenSnapshot.read
 
@@ -58,7 +58,7 @@ def sends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def joined(nodes: WithTables) -> None:
-    """Node 2 has what node 0 has, goes on with it, and nothing of the snapshot is held or left."""
+    """Node 2 has what node 0 has, continues with it, and no part of the snapshot is held or left."""
     await nodes.write(0, "/after", applied_by=(1, 2))
     assert await nodes.paths(2) == await nodes.paths(0)
     await until(lambda: nodes.several.replica(2, CATALOG_ID).log.start > 0 or None)
@@ -161,14 +161,14 @@ async def test_a_leader_that_leads_no_more_ends_the_sending_at_once(
 
 
 async def old_send(snapshot: Any, session: Any) -> None:
-    """As commit 523cdbc sends it."""
+    """Sends the snapshot as in commit 523cdbc."""
     piece = memoryview(await snapshot.read(0, snapshot.size))
     for at in range(0, len(piece), 50_000):
         session.send(SnapshotPiece(last=at + 50_000 >= len(piece)), [piece[at : at + 50_000]])
 
 
 async def old_take(self: Follower, position: Position, size: int, _begin: Position) -> None:
-    """As commit 523cdbc receives it."""
+    """Receives the snapshot as in commit 523cdbc."""
     received = bytearray()
     while True:
         message, payload = await self._next()
@@ -258,7 +258,7 @@ async def test_what_has_changed_on_the_disk_is_never_sent_to_its_end(
 
 
 class Wire:
-    """A session whose other side takes nothing until it is told to."""
+    """A session whose other side takes nothing until it is allowed to."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, int]] = []
@@ -369,7 +369,7 @@ async def test_while_a_snapshot_is_sent_the_leader_says_that_it_lives_in_a_way_t
 
 
 def turns(rate: int, lengths: list[int]) -> Iterator[float]:
-    """Seconds after which each of those may go on that ask at once."""
+    """Seconds after which each of several concurrent callers may continue."""
     loop, slept = asyncio.get_running_loop(), 0.0
 
     async def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""When a write begins beside another, what does not; and a disk that hangs is told of while it does."""
+"""When a write begins beside another, what does not, and that a hanging disk is reported while it hangs."""
 
 import asyncio
 import errno
@@ -35,7 +35,7 @@ class PlentyOfRoom:
 
 
 class HeldPool:
-    """Does what it is asked for when the test says so."""
+    """Carries out requests when the test allows it."""
 
     is_native = True
 
@@ -55,11 +55,11 @@ class HeldPool:
 
     @property
     def under_way(self) -> tuple[int, int]:
-        """Writes, and jobs for threads."""
+        """Writes, and jobs for threads, in progress."""
         return len(self.writes), len(self.jobs)
 
     def end_write(self, row: int = 0, *, failing: int = 0) -> None:
-        """The one that began so many writes later than the oldest."""
+        """End the write at this index, counted from the oldest."""
         write, written = self.writes.pop(row)
         written(-failing if failing else os.pwritev(write.file.fd, write.buffers, write.offset, write.flags), 0.001)
 
@@ -70,7 +70,7 @@ class HeldPool:
 
 
 class Led:
-    """A container of one replica, whose disk does what the test says."""
+    """A container with one replica, whose disk is controlled by the test."""
 
     def __init__(self, folder: Path, threads: Threads, options: LogOptions = OPTIONS) -> None:
         self.pool = HeldPool()
@@ -95,13 +95,13 @@ class Led:
         return self.leader.cycle
 
     async def append(self, payload: bytes) -> asyncio.Future[Position]:
-        """When it is committed; what is to be written by now is with the pool."""
+        """Return a future of the commit; when it returns, what is to be written is with the pool."""
         done = self.leader.append_command(payload)
         await self.turns()
         return done
 
     async def turns(self) -> None:
-        """The loop does what is due, and the threads what they are asked for."""
+        """Let the loop run what is due, and the threads what is requested of them."""
         for _ in range(5):
             await asyncio.sleep(0)
         await asyncio.get_running_loop().run_in_executor(self.threads, int)
@@ -109,7 +109,7 @@ class Led:
             await asyncio.sleep(0)
 
     async def first(self) -> None:
-        """The chunk is there, and its file is open twice."""
+        """The chunk exists, and its file is opened twice."""
         done = await self.append(b"0")
         assert self.pool.under_way == (0, 1)
         self.pool.end_job()
@@ -138,7 +138,7 @@ async def new_led(tmp_path: Path) -> AsyncIterator[Callable[..., Led]]:
 
 
 async def test_a_write_begins_beside_another_and_is_committed_behind_it(new_led: Callable[..., Led]) -> None:
-    """Invariant 1, and the synced mark, which would call a hole damage."""
+    """Invariant 1; also, the synced mark would turn a hole into damage."""
     led = new_led()
     await led.first()
     before = led.leader.committed
@@ -186,7 +186,7 @@ async def test_a_failed_write_ends_the_process_and_nothing_is_acknowledged_behin
 
 
 async def test_what_takes_more_than_a_write_waits_and_nothing_goes_beside_it(new_led: Callable[..., Led]) -> None:
-    """A checkpoint: it says that all below it was synced."""
+    """A checkpoint: it claims that all below it was synced."""
     led = new_led()
     await led.first()
     await led.append(b"one")
@@ -338,7 +338,8 @@ async def test_a_disk_that_hangs_is_no_less_stuck_for_a_write_that_began_beside(
 async def test_a_leader_whose_disk_hangs_says_so_and_another_leads_while_it_does(
     log_writes: LogWrites, three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits is told at once, and what the node does besides its disk goes on; once it writes, it follows."""
+    """Waiting callers are notified at once, and all other work of the node continues; once the disk writes, the replica
+    follows."""
     monkeypatch.setattr(sync_cycle, "HANGS_S", 0.3)
     first, threads = three.nodes[0], 3
     containers = [await three.create(replicas=3, min_in_sync=2) for _ in range(threads + 1)]

@@ -1,4 +1,4 @@
-"""A replica whose process has no file descriptor left: everything waits, nothing is fatal, nothing is lost."""
+"""A replica whose process has run out of file descriptors: everything waits, nothing is fatal, nothing is lost."""
 
 import asyncio
 import resource

@@ -1,4 +1,5 @@
-"""How a log is written: jobs told in order, single writes two at a time, and a mark where the log rests."""
+"""How a log is written: jobs are reported in order, at most two single writes run at a time, and an idle log gets a
+mark."""
 
 import asyncio
 import errno
@@ -14,7 +15,7 @@ from headrace.container.writer_pool import Done, Written
 
 
 class Log:
-    """Notes what is done to it. `direct`: its jobs are single writes, but for those that are `more`."""
+    """Records the calls it gets. `direct`: its jobs are single writes, except for those in `more`."""
 
     def __init__(self, *, direct: bool) -> None:
         self.direct = direct
@@ -32,7 +33,7 @@ class Log:
 
 
 class Pool:
-    """Does what it is asked for when the test says so."""
+    """Carries out requests when the test allows it."""
 
     def __init__(self, *, is_native: bool = True) -> None:
         self.is_native = is_native
@@ -52,14 +53,14 @@ class Pool:
         return [name for name, _ in self.asked]
 
     def end(self, name: str, *outcome: Any) -> None:
-        """What was asked for is done."""
+        """The request has been carried out."""
         ((row, done),) = [(row, done) for row, (asked, done) in enumerate(self.asked) if asked == name]
         del self.asked[row]
         done(*outcome)
 
 
 class Answers:
-    """What the owner hears of its jobs; it may submit the next one at once."""
+    """What is reported to the owner of jobs; it may submit the next one at once."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, Exception | None]] = []
@@ -86,7 +87,7 @@ class Parts:
 
 
 async def turns() -> None:
-    """The loop does what is due."""
+    """Let the loop run what is due."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -119,7 +120,7 @@ async def test_a_single_write_is_told_to_the_log_before_the_owner() -> None:
 
 @pytest.mark.parametrize("result", [0, 99, -errno.EOPNOTSUPP, -errno.ENOSYS])
 async def test_what_a_single_write_did_not_do_is_done_as_a_whole(result: int) -> None:
-    """Fewer bytes than all, or a kernel or file system that cannot sync what it writes."""
+    """An incomplete write, or a kernel or file system that cannot sync while it writes."""
     parts = Parts()
     parts.writer.submit(job("first"))
     parts.pool.end("write of first", result, 0.25)
@@ -144,7 +145,7 @@ async def test_an_error_of_the_disk_is_told_and_not_tried_again(code: int) -> No
 
 
 def two(parts: Parts) -> None:
-    """Single writes, both under way."""
+    """Two single writes in progress."""
     assert not parts.writer.takes_another, "nothing is under way: it takes any job"
     parts.writer.submit(job("first"))
     assert parts.writer.takes_another
@@ -154,7 +155,7 @@ def two(parts: Parts) -> None:
 
 
 async def test_the_second_of_two_writes_is_told_after_the_first_whichever_is_on_the_disk_first() -> None:
-    """Invariant 1: what is told as done lies below no hole. The log does not know of it before either."""
+    """Invariant 1: there is no hole below what is reported as done. Until then the log does not know of it either."""
     parts = Parts()
     two(parts)
     parts.pool.end("write of second beside", 100, 0.5)
@@ -166,7 +167,7 @@ async def test_the_second_of_two_writes_is_told_after_the_first_whichever_is_on_
 
 
 async def test_a_write_beside_another_has_the_file_to_itself_that_the_other_does_not_use() -> None:
-    """The kernel tells each open file once of a failure: see writer.py."""
+    """The kernel reports a failure once to each open file: see writer.py."""
     parts = Parts()
     two(parts)
     for before, name, beside in (
@@ -187,7 +188,7 @@ async def test_a_write_beside_another_has_the_file_to_itself_that_the_other_does
 
 
 async def test_what_waits_to_be_told_is_told_before_another_job_begins() -> None:
-    """So that goes by what pends after both."""
+    """So that the next decision is based on what is pending after both."""
     parts = Parts()
     two(parts)
     parts.answers.then = [job("third")]
@@ -204,7 +205,7 @@ async def test_what_waits_to_be_told_is_told_before_another_job_begins() -> None
 async def test_after_an_error_nothing_is_told_whatever_else_is_on_the_disk(
     failing: str, other: str, other_first: bool
 ) -> None:
-    """Invariant 13. But for what was on the disk, and told, before."""
+    """Invariant 13. Except for what was on disk, and reported, before."""
     parts = Parts()
     two(parts)
     before = []
@@ -238,7 +239,7 @@ async def test_of_two_errors_one_is_told() -> None:
 
 @pytest.mark.parametrize("result", [0, 99, -errno.EOPNOTSUPP])
 async def test_what_the_first_of_two_writes_did_not_do_waits_for_the_second_to_end(result: int) -> None:
-    """What takes more than one call has the log to itself."""
+    """A job that takes more than one call has the log to itself."""
     parts = Parts()
     two(parts)
     parts.pool.end("write of first", result, 0.25)
@@ -398,7 +399,7 @@ async def test_closing_waits_for_what_is_under_way(busy: str) -> None:
 
 
 async def test_a_mark_that_was_still_to_come_does_not_come_after_closing() -> None:
-    """The log may be cut by then, and its mark would tell of what was there before."""
+    """The log may have been cut by then, and its mark would claim what was there before."""
     parts = Parts()
     parts.log.wants_mark = True
     parts.log.mark_in_s = 0.01

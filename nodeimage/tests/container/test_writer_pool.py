@@ -1,4 +1,4 @@
-"""The threads that write the logs of a node, with real logs: native ones, and those of Python in their place."""
+"""The threads that write the logs of a node, with real logs: native threads, and Python threads in their place."""
 
 import asyncio
 import errno
@@ -41,20 +41,20 @@ class Written(Writing):
         self._more.set()
 
     def submit(self) -> None:
-        """Everything that is pending."""
+        """Submit everything that is pending."""
         job = self.log.take_job()
         assert job is not None
         self.direct += self.log.direct_write(job) is not None
         self.writer.submit(job)
 
     async def write(self) -> Exception | None:
-        """The outcome of that."""
+        """Return the outcome of the submitted job."""
         before = len(self.errors)
         self.submit()
         return await self.outcome(before)
 
     async def outcome(self, before: int) -> Exception | None:
-        """The next one after so many."""
+        """Return the next outcome after the given number of them."""
         async with asyncio.timeout(60):
             while len(self.errors) == before:
                 self._more.clear()
@@ -71,7 +71,7 @@ NewLog = Callable[..., Written]
 
 @pytest.fixture
 def pool(log_writes: LogWrites) -> Iterator[Callable[[], WriterPool]]:
-    """The pool of the test, made on its loop; closed at the end."""
+    """The test's pool, created on its loop; closed at the end."""
     made: list[WriterPool] = []
 
     def get() -> WriterPool:
@@ -84,7 +84,7 @@ def pool(log_writes: LogWrites) -> Iterator[Callable[[], WriterPool]]:
 
 
 async def read_again(folder: Path, wanted: dict[int, list[bytes]]) -> None:
-    """The next start finds what was written."""
+    """The next start reads what was written."""
     log = ContainerLog.open(folder, OPTIONS)
     for partitionlet, batches in wanted.items():
         found = log.read(partitionlet, 0, limit=1 << 40, max_bytes=1 << 30)
@@ -95,7 +95,7 @@ async def read_again(folder: Path, wanted: dict[int, list[bytes]]) -> None:
 async def test_all_jobs_of_several_logs_are_on_the_disk_when_they_are_done(
     tmp_path: Path, pool: Callable[[], WriterPool], log_writes: LogWrites
 ) -> None:
-    """Single writes, checkpoints and new chunks by turns."""
+    """Single writes, checkpoints and new chunks in turn."""
     logs = [Written(tmp_path / str(number), pool()) for number in range(5)]
 
     async def fill(log: Written) -> None:
@@ -205,7 +205,7 @@ async def test_a_file_system_without_synced_writes_gets_a_write_and_a_sync(
 async def test_a_log_is_synced_as_it_is_to_be_kept(
     tmp_path: Path, pool: Callable[[], WriterPool], log_writes: LogWrites, fsync: bool
 ) -> None:
-    """`durability: memory` writes no more than the page cache."""
+    """`durability: memory` writes only to the page cache."""
     flags_seen = []
 
     def noted(as_it_is: Callable[..., int], _path: Path, _length: int, flags: int) -> int:
@@ -254,7 +254,7 @@ async def test_a_slow_disk_holds_up_neither_the_loop_nor_other_logs(
 
 
 class Disorder:
-    """A disk that ends writes in the order that it is told to, and falls short now and then."""
+    """A disk that completes writes in a given order, and now and then writes too little."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
         self._chance = chance
@@ -278,7 +278,7 @@ class Disorder:
         return done
 
     def let(self, count: int) -> None:
-        """[blocking] Those that are under way, which are so many, end."""
+        """[blocking] Let the writes in progress complete, of which there must be the given number."""
         for _ in range(count):
             assert self._begun.acquire(timeout=60)
         if count == 2:
@@ -290,7 +290,7 @@ class Disorder:
 
 
 def same_open_file(one: int, other: int) -> bool:
-    """Whether two descriptors share what the kernel keeps of an open file, as its place."""
+    """Return whether two descriptors share the kernel's state of an open file, such as its position."""
     os.lseek(one, 0, os.SEEK_SET)
     os.lseek(other, 1, os.SEEK_SET)
     return os.lseek(one, 0, os.SEEK_CUR) == 1
@@ -302,7 +302,7 @@ def same_open_file(one: int, other: int) -> bool:
 async def test_two_writes_reach_the_disk_in_either_order_and_count_in_theirs(
     tmp_path: Path, pool: Callable[[], WriterPool], log_writes: LogWrites, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """By two open files, since a failed write-back is told once to each."""
+    """By two open files, since a failed write-back is reported once to each."""
     chance = random.Random(seed)
     log = Written(tmp_path / "1", pool())
     log.append()

@@ -1,4 +1,4 @@
-"""A world for each test."""
+"""Fixtures: a new world for each test."""
 
 import pytest
 
@@ -12,7 +12,8 @@ def world() -> World:
 
 @pytest.fixture
 def three(world: World) -> World:
-    """Three nodes, three replicas of which two must be in sync; the catalog on 1, and an open container led by each."""
+    """Three nodes and three replicas, of which two must be in sync; the catalog on 1, and an open container led by
+    each."""
     world.volume(3, 2)
     world.node(1, 2, 3)
     world.container(1, (1, 2, 3), kind="catalog")

@@ -1,4 +1,4 @@
-"""Whatever a cluster looks like, no plan breaks what the controller promises."""
+"""Whatever a cluster looks like, no plan breaks the controller's guarantees."""
 
 import uuid
 
@@ -129,7 +129,7 @@ def check_record(observed: Observed, before, record, now: float) -> None:  # typ
             )
         assert record.replicas == before.replicas
     else:
-        # The only epochs without a new leader are those of a leader that was taken for dead and answers after all.
+        # The only epochs without a new leader are those of a leader that counted as dead and answers after all.
         assert record.epoch >= before.epoch
         gone = set(before.replicas) - set(record.replicas)
         left = [node for node, _ in record.in_sync if observed.is_alive(node, now)]
@@ -163,8 +163,8 @@ def test_no_balancing_breaks_a_promise(world: World) -> None:
 @settings(max_examples=60, deadline=None)
 @given(world=clusters(), filling=st.booleans(), deaf=st.booleans())
 def test_a_cluster_comes_to_rest(world: World, filling: bool, deaf: bool) -> None:
-    """With nodes as they are and replicas that catch up, there is an end to changes; or that stall, for want of room or
-    as their leader does not hear them."""
+    """If nodes stay as they are and replicas catch up, changes come to an end, or the container stalls for lack of room
+    or because its leader does not hear its followers."""
     world.filling, world.deaf = filling, deaf
     for number, record in world.containers.items():
         for node in record.replicas:

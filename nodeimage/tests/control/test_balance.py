@@ -1,4 +1,4 @@
-"""What moves when one node carries more than others: little, slowly, and only what helps."""
+"""What moves when one node carries more than others: little, slowly, and only if it helps."""
 
 import itertools
 from dataclasses import replace
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 class Balanced:
-    """Rounds of balancing, with containers written to at given rates (MiB/s) by their leaders."""
+    """Rounds of balancing, with containers whose leaders write to them at given rates (MiB/s)."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -33,13 +33,13 @@ class Balanced:
         )
 
     def load_three(self) -> None:
-        """The first three nodes lead one container each, and carry the same."""
+        """The first three nodes lead one container each, and carry the same load."""
         for node in (1, 2, 3):
             self.load(node, 40)
             self.rates[node + 1] = 40
 
     def join(self, *nodes: int) -> None:
-        """New ones, which carry nothing; each leads a container of the next number."""
+        """Add new nodes without load; each leads a container of the next number."""
         for node in nodes:
             self.world.node(node)
             self.world.container(node + 1, (node, 1, 2))
@@ -163,7 +163,7 @@ def test_many_nodes_give_some_of_them_something_worth_a_move(balanced: Balanced)
 
 
 def rolls_of(changes: list[Change]) -> set[tuple[int, int]]:
-    """(node, container that it rolls to)."""
+    """Return (node, container that it rolls to)."""
     return {(each.node, each.to) for each in changes if isinstance(each, Roll)}
 
 

@@ -1,4 +1,4 @@
-"""Which members of the in-sync set may lead, which is best, and which set the new leader gets."""
+"""Which members of the in-sync set can lead, which is best, and which set the new leader gets."""
 
 import uuid
 
@@ -93,7 +93,7 @@ def test_a_stopping_node_stays_in_sync_where_there_would_be_too_few(three: World
 
 
 def test_a_stopping_node_leaves_no_heir_alone_in_sync(three: World) -> None:
-    """Though one would be enough: the candidate may have died a moment ago, and its disk with it (seed 131127)."""
+    """Although one would be enough: the candidate may have died a moment ago, and its disk with it (seed 131127)."""
     three.volume(2, 1)
     three.container(3, (2, 3))
     three.mark(2, stopping=True)
@@ -105,7 +105,7 @@ def test_a_stopping_node_leaves_no_heir_alone_in_sync(three: World) -> None:
 def test_a_dead_node_leaves_no_heir_alone_in_sync_but_one_that_was_removed_does(
     three: World,
 ) -> None:
-    """As above (seed 142880)."""
+    """The candidate may have died a moment ago, and its disk with it (seed 142880)."""
     three.volume(2, 1)
     three.container(3, (2, 3))
     three.refused(2)
@@ -134,7 +134,7 @@ def test_a_member_whose_disk_is_full_leads_only_where_no_other_can(three: World)
 
 
 def test_where_a_leader_lost_its_replica_any_member_leads(three: World) -> None:
-    """Drained, or not here for long: nobody else has the records."""
+    """Even a drained node, or one that has just come: no other node has the records."""
     three.replica(2, 3, format=str(uuid.uuid4()), role="none")
     three.since.clear()
     three.mark(1, draining=True)

@@ -1,4 +1,4 @@
-"""What time it is where clocks differ: that of a majority, read from what each told last."""
+"""The cluster's time if clocks differ: that of a majority, from the last reading of each clock."""
 
 import pytest
 
@@ -9,7 +9,7 @@ NOW = 1_800_000_000.0
 
 
 class Clock:
-    """Node 1's own two clocks, to be turned; the others' as they tell of them."""
+    """Node 1's own two clocks, which the test sets; the others' clocks as they report them."""
 
     def __init__(self, *others: int) -> None:
         self.passed = 7.0
@@ -23,7 +23,7 @@ class Clock:
 
     @property
     def agreed(self) -> float | None:
-        """The cluster's time, as seconds ahead of the true one."""
+        """The cluster's time, in seconds ahead of the true time."""
         found = self.clocks.agreed()
         return None if found is None else round(found / 1000 - NOW - self.passed, 2)
 

@@ -1,4 +1,4 @@
-"""A container's record comes after the folders of its replicas."""
+"""A container's record is written after its replicas' folders are created."""
 
 import asyncio
 import uuid
@@ -29,13 +29,13 @@ def node(number: int) -> NodeRecord:
 
 
 class Store(SqliteStore):
-    """One that may take no records of containers; ids are given out as ever."""
+    """A store that may refuse records of containers; it hands out ids as usual."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.refuses = False
         self.on_the_way: list[tuple[str, bytes]] = []
-        """What was refused, and may land late."""
+        """Puts that were refused, and may be stored late."""
 
     def put(self, key: str, value: bytes, expected_version: int | None) -> int:
         if self.refuses and key.startswith(records.CONTAINER_PREFIX):
@@ -45,7 +45,7 @@ class Store(SqliteStore):
 
 
 class Folders:
-    """Nodes that make folders, each reached at the port of its number; some are away."""
+    """Nodes that create folders, each reached at the port of its number; some do not answer."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -96,7 +96,7 @@ async def test_members_that_do_not_answer_are_left_out(folders: Folders) -> None
 
 
 async def test_with_fewer_replicas_than_have_to_be_in_sync_there_is_no_container_yet(folders: Folders) -> None:
-    """A folder that its node loses meanwhile may not be the only one that could lead it (seed 121053)."""
+    """If a node loses its folder meanwhile, that must not have been the only replica that could lead (seed 121053)."""
     folders.away = {1, 2}
     with pytest.raises(KafkaError, match="1 of the 2 replicas"):
         await folders.make(3, 1, 2)
@@ -183,7 +183,8 @@ async def test_a_refusal_of_the_first_member_is_passed_on(folders: Folders) -> N
 
 @pytest.mark.parametrize("member", [1, 2])
 async def test_a_container_that_a_member_has_in_use_is_not_made_anew(folders: Folders, member: int) -> None:
-    """Its record was lost with the store: made anew it would be another, at an epoch that its replicas refuse."""
+    """Its record was lost with the store: recreated, it would be another container, at an epoch that its replicas
+    refuse."""
     whole = folders.call
 
     async def call(address: tuple[str, int], message: Any, *, timeout_s: float) -> Any:

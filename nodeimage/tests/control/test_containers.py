@@ -1,4 +1,4 @@
-"""Containers are made: the first ones when enough nodes are there, then one for each node that leads none."""
+"""Creation of containers: the first ones when enough nodes are there, then one for each node that leads none."""
 
 from msgspec import structs
 
@@ -15,7 +15,7 @@ def test_a_node_alone_makes_the_catalog_and_its_container_at_once(world: World) 
 
 
 def test_who_does_not_hear_its_followers_gets_no_container_that_would_be_taken_from_it_again(world: World) -> None:
-    """A way that is cut in one direction: containers went to and fro, and new ones were made for ever."""
+    """A network cut in one direction: containers moved back and forth, and new ones were created endlessly."""
     world.volume(2, 2)
     world.node(1, 2)
     world.says(1, heard=[])
@@ -190,14 +190,14 @@ def test_a_node_has_some_seconds_to_make_its_next_container_itself(three: World)
 
 
 def takes_records(world: World) -> list[int]:
-    """The open containers of data whose nodes have room, by id."""
+    """Return the open data containers whose nodes have room, by id."""
     full = [key for key, node in world.nodes.items() if node.full]
     opened = [each for each in world.containers.values() if each.kind == "data" and each.state == "open"]
     return sorted(each.container_id for each in opened if each.room(full) > Room.NONE)
 
 
 def test_where_no_container_takes_records_full_nodes_hand_over_to_those_with_room(world: World) -> None:
-    """Nodes 1 and 2 lead all that nodes 3 and 4 can commit, and these lead what they can not."""
+    """Nodes 1 and 2 lead all that nodes 3 and 4 can commit, and these lead what they cannot commit."""
     world.volume(3, 2)
     world.node(1, 2, 3, 4)
     world.container(1, (3, 1, 4), kind="catalog")
@@ -275,7 +275,7 @@ def test_who_is_dead_gives_no_room_either_and_what_waits_for_it_keeps_nothing_fr
 
 
 def test_a_replica_that_is_being_copied_gives_no_room_yet(world: World) -> None:
-    """Partitions were placed in a container that took nothing before it was copied, and bound to it."""
+    """Partitions were placed in, and bound to, a container that took no records before it was copied."""
     world.volume(3, 2)
     world.node(1, 2, 3, 4)
     for number in (2, 3):

@@ -1,4 +1,4 @@
-"""Controllers of several nodes over one store and loopback. Replicas say at once what the records want of them."""
+"""Controllers of several nodes over one store and loopback. Replicas at once report what the records want of them."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Wires:
-    """A node's way to others, which can be cut: then nothing is answered."""
+    """A node's connections to others, which can be cut: calls are then not answered."""
 
     def __init__(self, client: PeerClient) -> None:
         self.client = client
@@ -50,7 +50,7 @@ class Wires:
 
 
 class Member:
-    """A node as the controller knows it: a record, a peer server, and replicas that are always in step."""
+    """A node as the controller knows it: a record, a peer server, and replicas that always match their records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,10 +62,10 @@ class Member:
         self.mute = asyncio.Event()
         self.store_fails: Callable[[], None] | None = None
         self.threads = asyncio.Event()
-        """One is free for the cluster store."""
+        """One thread is free for the cluster store."""
         self.threads.set()
         self.refuses: KafkaError | None = None
-        """Why it makes no folders."""
+        """Why it refuses to create folders."""
 
     async def start(self) -> None:
         self.run = uuid.uuid4()
@@ -161,7 +161,7 @@ class Member:
         await self.kill()
 
     async def kill(self) -> None:
-        """Gone at once: nobody listens, nothing is given back."""
+        """End the node at once: nothing listens, nothing is given back."""
         self.controller._closed = True
         for task in list(self.controller._tasks):
             task.cancel()
@@ -194,7 +194,7 @@ class Cluster:
         return [each for each in self.members if each.controller.holds_lease]
 
     async def controller(self) -> Member:
-        """The one that holds the lease; on a machine that stood still nobody does until it has renewed it."""
+        """Return the node that holds the lease; on a machine that was suspended, none does until it has renewed it."""
         await self.until(lambda: len(self.controllers()) == 1)
         (holder,) = self.controllers()
         return holder
@@ -207,7 +207,7 @@ class Cluster:
         return time.monotonic() - began
 
     async def until_complete(self) -> float:
-        """Each node leads an open container, and the catalog is there, all with the replicas wanted."""
+        """Wait until each node leads an open container and the catalog exists, all with the wanted replicas."""
         count = len(self.members)
 
         def complete() -> bool:
@@ -242,7 +242,7 @@ async def test_a_node_alone_is_in_office_and_has_its_containers_at_once(cluster:
     (member,) = await cluster.start(1)
     assert await cluster.until_complete() < 2
     assert member.controller.holds_lease
-    # What it has done stands in the store a moment before it is told.
+    # The change is in the store a moment before its event.
     await cluster.until(lambda: {each.kind for each in member.controller.events} == {"office", "container"})
     status = member.controller.status()
     assert (status.controller, status.term, status.nodes) == (1, 1, {1: "alive"})
@@ -270,7 +270,7 @@ async def test_what_a_killed_node_led_is_led_by_others_in_seconds(cluster: Clust
         if record.container_id in led:
             assert record.epoch == 2
             assert victim.node_id not in dict(record.in_sync)
-    told = controller.controller.events  # a moment after it stands in the store
+    told = controller.controller.events  # a moment after it is in the store
     await cluster.until(lambda: any(each.kind == "primary" and "refuses connections" in each.reason for each in told))
 
 
@@ -338,7 +338,7 @@ async def test_a_controller_that_is_cut_off_leaves_the_office_and_takes_nothing(
 
 
 async def test_who_is_cut_off_leaves_a_free_office_to_others(cluster: Cluster) -> None:
-    """Also to those who have just left it, and take it a moment later."""
+    """Even to nodes that have just given it up, and that take it a moment later."""
     await cluster.start(3, replicas=3, least=2)
     await cluster.until_complete()
     await cluster.until(lambda: all(len(each.controller.heard()) == 2 for each in cluster.members))
@@ -544,7 +544,7 @@ async def test_a_node_makes_its_next_container_without_being_in_office(cluster: 
 
 
 async def test_the_lease_does_not_wait_behind_other_calls_of_the_store(cluster: Cluster) -> None:
-    """Hundreds are made where a node has died: whoever decides about that must not lose its lease over them."""
+    """Hundreds of changes are made when a node has died: the controller must not lose its lease because of them."""
     await cluster.start(2)
     await cluster.until_complete()
     holder = await cluster.controller()
@@ -577,7 +577,7 @@ async def test_a_container_with_too_few_replicas_is_made_at_the_next_attempt_und
 async def test_a_container_that_is_there_though_the_store_did_not_say_so_is_not_made_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks for the next one, maybe much later, must get another one."""
+    """A later request for another container, maybe much later, must get another one."""
     (member,) = await cluster.start(1)
     await cluster.until_complete()
     assert member.node_id is not None

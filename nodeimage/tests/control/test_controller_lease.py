@@ -1,4 +1,4 @@
-"""Who holds the controller's lease, and when another may take it: by a store of its own and a clock to turn."""
+"""Which node holds the controller's lease, and when another may take it, with a store and a clock of the test's own."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -30,14 +30,14 @@ RUNS = {NodeId(number): uuid.UUID(int=number) for number in (1, 2)}
 
 
 class Cluster:
-    """One store, one clock, and what a node sees of both."""
+    """One store, one clock, and each node's view of both."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.now = 1000.0
         self.nodes: dict[NodeId, Any] = {node: SimpleNamespace(run=run, stopping=False) for node, run in RUNS.items()}
         self.refused: set[NodeId] = set()
-        """Hosts that say that nobody listens."""
+        """Hosts that refuse connections."""
         self.fails: Callable[[], None] = lambda: None
         """Called before a put."""
         self.loses_answers = False
@@ -59,7 +59,7 @@ class Cluster:
 
 
 class Node:
-    """One that may become the controller."""
+    """A node that may become the controller."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.cluster = cluster
@@ -84,13 +84,13 @@ class Node:
         self.controller_lease._seen_at = self.controller_lease._stepped_at = cluster.now
 
     def look(self) -> None:
-        """See the store as it is now."""
+        """Refresh the view of the store."""
         found = records.get_lease(self.cluster.store)
         self.view.lease, self.view.lease_version = (None, None) if found is None else found
         self.view.reachable_at = self.cluster.now
 
     async def step(self, passed: float = 0.0, *, looks: bool = True) -> bool:
-        """A step after so many seconds; whether it holds the lease then."""
+        """Take a step after the given seconds; return whether the node then holds the lease."""
         self.cluster.now += passed
         if looks:
             self.look()
@@ -98,7 +98,7 @@ class Node:
         return self.controller_lease.is_held()
 
     async def steps(self, seconds: float, *, looks: bool = True) -> bool:
-        """Steps four times a second."""
+        """Take steps four times a second."""
         for _ in range(round(4 * seconds)):
             await self.step(0.25, looks=looks)
         return self.controller_lease.is_held()

@@ -1,4 +1,4 @@
-"""What the controller did: the last events, each also a line of the log."""
+"""What the controller did: the latest events, each also written to the log."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What an inventory keeps up with, change by change, is what one that is made of everything says."""
+"""An inventory that is updated change by change equals one that is built from everything."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ from kit.world import World
 
 @st.composite
 def orderly(draw: st.DrawFn) -> World:
-    """A cluster in which all is well, so that most containers are at rest."""
+    """A healthy cluster, so that most containers are at rest."""
     world = World()
     count = draw(st.integers(3, 6))
     world.volume(3, 2)
@@ -36,7 +36,7 @@ def orderly(draw: st.DrawFn) -> World:
 
 
 class Kept:
-    """An inventory that is told of what changes in a world, and of nothing else."""
+    """An inventory that gets only the changes in a world."""
 
     def __init__(self) -> None:
         self.inventory = Inventory()
@@ -71,7 +71,7 @@ class Kept:
 
 
 def compare(world: World, kept: Kept, state: BalanceState) -> BalanceState:
-    """Whatever is concluded from the one and from the other; what the next round of balancing is to know."""
+    """Assert that both lead to the same conclusions; return the state for the next round of balancing."""
     kept.follow(world)
     now, whole, part = world.now, world.observed(), kept.observed(world)
     found = conditions(whole, now)
@@ -109,7 +109,7 @@ REPLICAS: list[dict[str, Any]] = [
 
 
 def change(world: World, draw: Any) -> None:
-    """Something happens."""
+    """Apply one change to the world."""
     containers = sorted(world.containers)
     nodes = sorted(world.nodes)
     node = draw(st.sampled_from(nodes))

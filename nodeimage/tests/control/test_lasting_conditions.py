@@ -1,4 +1,4 @@
-"""What matters only if it lasts, and since when it has been so."""
+"""Conditions that matter only if they last, and when they began."""
 
 from headrace.control.plan import forgettable
 from kit.world import World

@@ -1,4 +1,4 @@
-"""Spans of changes of leaders: from what was wrong with the former leader until the new one leads."""
+"""Spans of changes of leaders: from the former leader's problem until the new one leads."""
 
 import uuid
 from dataclasses import replace
@@ -29,7 +29,7 @@ def state(container: int = 7, *, epoch: int = 4, role: Any = "primary") -> Repli
 
 
 class World:
-    """A controller's clock, and what its nodes told."""
+    """A controller's clock, and the replicas that its nodes reported."""
 
     def __init__(self, tracer: Any) -> None:
         self.now = 100.0
@@ -100,7 +100,7 @@ def test_what_was_planned_begins_as_it_is_decided(world: World, asked: PutContai
 
 
 def test_a_leader_that_leads_before_the_store_has_answered_is_known(world: World) -> None:
-    """The answer was lost, and the put came to light by the view."""
+    """The answer was lost, and the view showed that the put had been stored."""
     world.replicas[NEXT, ContainerId(7)] = state()
     world.changes.appointed(change(began=None), FORMER)
     (span,) = world.tracer.spans

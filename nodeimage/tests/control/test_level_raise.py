@@ -16,7 +16,7 @@ AT = Millis(1_800_000_000_000)
 
 
 def able(world: World, *numbers: int, newest: int = 1) -> None:
-    """These nodes' runs support levels up to `newest`."""
+    """Nodes whose process incarnations support levels up to `newest`."""
     for number in numbers:
         node = world.nodes[NodeId(number)]
         world.nodes[NodeId(number)] = structs.replace(node, supports=SupportedLevels(node.run, 0, newest))

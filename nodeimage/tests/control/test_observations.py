@@ -1,4 +1,4 @@
-"""When the controller should rather be another: it hears less than others do."""
+"""When another node should be the controller: this one hears less than others do."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_who_hears_nobody_any_more_is_cut_off_before_it_takes_anything(three: Wo
 
 
 def test_probes_that_are_late_by_little_are_no_cut(three: World) -> None:
-    """They are sent once a second, so the last answers are older than that by then."""
+    """Probes are sent once a second, so by then the last answers are older than that."""
     for number in (2, 3):
         answer = three.probes[NodeId(number)].answer
         three.probes[NodeId(number)] = ProbeResult(answer, three.now - 1.6, three.now - 0.6)

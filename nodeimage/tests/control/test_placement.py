@@ -1,4 +1,4 @@
-"""Where replicas go."""
+"""Where replicas are placed."""
 
 from hypothesis import given
 from hypothesis import strategies as st

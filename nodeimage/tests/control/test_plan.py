@@ -1,4 +1,5 @@
-"""Who leads: handed over to members of the in-sync set only, as soon as it is clear that it must be."""
+"""Which node leads: containers are handed over only to members of the in-sync set, as soon as it is clear that they
+must be."""
 
 import uuid
 
@@ -109,7 +110,8 @@ def test_a_stalled_leader_is_relieved_by_a_member_that_sees_more(three: World) -
 
 
 def test_a_leader_whose_disk_hangs_is_replaced_by_a_member_whose_disk_does_not(three: World) -> None:
-    """One log that hangs is enough: all are on the same disk. It stays in sync until the next leader lets it go."""
+    """One log that hangs is enough, since all are on the same disk. The node stays in sync until the next leader
+    removes it."""
     three.container(5, (2, 3, 1), state="closed")
     three.replica(2, 5)
     three.replica(2, 4, stuck=True)
@@ -126,7 +128,7 @@ def test_a_leader_whose_disk_hangs_is_replaced_by_a_member_whose_disk_does_not(t
 
 
 def test_a_leader_whose_disk_hangs_is_replaced_though_it_also_stalls(three: World) -> None:
-    """Whoever hears more of the followers: it is the disk that cannot."""
+    """Even if the leader hears more followers: it is its disk that fails."""
     three.replica(2, 3, stalled=True, stuck=True)
     three.says(2, heard=[NodeId(1), NodeId(3)])
     assert three.put().keys() == {3}
@@ -149,7 +151,7 @@ def test_a_node_whose_disk_hung_gets_nothing_before_it_has_written_for_a_while(t
 
 
 def hear(world: World, cut: tuple[int, int] | None) -> None:
-    """All nodes hear each other, but for two."""
+    """Let all nodes hear each other, except two."""
     for number in world.nodes:
         world.says(
             number, heard=[other for other in world.nodes if other != number and {number, other} != {*(cut or ())}]
@@ -160,7 +162,7 @@ def hear(world: World, cut: tuple[int, int] | None) -> None:
 def test_the_catalog_goes_to_a_member_that_hears_more_where_its_leader_and_a_living_node_are_apart(
     three: World, own: int
 ) -> None:
-    """Whoever decides: the leader itself, or the one between the two."""
+    """Whichever node is the controller: the leader itself, or the node between the two."""
     three.own = NodeId(own)
     hear(three, (1, 2))
     if own == 1:
@@ -231,7 +233,7 @@ def test_a_process_that_has_just_started_waits_for_nodes_that_it_never_heard(thr
 
 
 def test_a_node_that_refuses_is_dead_once_the_others_have_been_asked_whether_they_hear_it(three: World) -> None:
-    """A firewall between it and the controller rejects likewise."""
+    """A firewall between it and the controller rejects connections in the same way."""
     three.says(3, heard=[NodeId(1), NodeId(2)])
     three.refused(2, for_s=0.1, witnessed=False)
     assert three.observed().witnesses(NodeId(2), three.now) == [3]

@@ -1,4 +1,4 @@
-"""Who is probed."""
+"""Which nodes are probed, and when."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class View:
 
 
 class Silence:
-    """Nobody answers."""
+    """No node answers."""
 
     def __init__(self) -> None:
         self.ports: set[int] = set()
@@ -69,7 +69,7 @@ def state(number: int) -> ReplicaState:
 
 
 class Answers:
-    """One node that answers what `answer` says, or raises; the test lets each answer through."""
+    """A node that answers or raises what `answer` says; the test lets each answer through."""
 
     def __init__(self, answer: Callable[[Any], ProbeAnswer]) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""Records are put several at a time, in order, and none that fails or hangs holds up the others."""
+"""Records are put several at a time, in order, and a put that fails or hangs does not hold up the others."""
 
 import asyncio
 import uuid
@@ -26,7 +26,7 @@ def change(number: int, leader: int = 2) -> PutContainer:
 
 
 class Cluster:
-    """A view that shows what was put, and a store of which each put waits until it is let through."""
+    """A view that shows what was put, and a store in which each put waits until the test lets it through."""
 
     def __init__(self) -> None:
         records = {each: change(each, leader=1).record for each in range(1, MANY + 1)}

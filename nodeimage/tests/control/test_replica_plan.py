@@ -1,4 +1,5 @@
-"""How many replicas there are, and where: rebuilt when a node is gone for good, given up when they are not missed."""
+"""How many replicas there are, and where: rebuilt when a node is permanently gone, given up when they are not needed.
+"""
 
 import pytest
 from msgspec import structs
@@ -76,7 +77,7 @@ def test_a_drained_nodes_replicas_leave_once_others_are_in_sync(three: World) ->
 
 
 def test_a_drained_node_keeps_its_replica_while_one_that_counts_as_in_sync_has_lost_its_own(three: World) -> None:
-    """The in-sync set is as it was until its leader hears of it, and names what is no more."""
+    """The in-sync set stays unchanged until its leader notices, and names a replica that no longer exists."""
     three.mark(3, draining=True)
     for lost in ({"format": "another"}, {"damaged": True}):
         three.replica(2, 2, **lost)
@@ -183,7 +184,7 @@ def test_only_so_many_closed_containers_are_copied_at_a_time(three: World) -> No
 
 
 def test_copies_that_cannot_be_done_hold_up_no_others(world: World) -> None:
-    """A drain gets off a failing disk what is whole there."""
+    """A drain moves what is intact off a failing disk."""
     world.volume(1)
     world.node(1, 2)
     world.container(1, (2,), kind="catalog")
@@ -209,7 +210,7 @@ def test_copies_that_cannot_be_done_hold_up_no_others(world: World) -> None:
 
 
 def test_where_all_that_had_replicas_were_removed_another_gets_an_empty_one_that_leads_nothing(world: World) -> None:
-    """It was left as it was, for ever: an unclean recovery had nobody to choose."""
+    """Such a container stayed unchanged forever: an unclean recovery had no replica to choose."""
     world.volume(1)
     world.node(1, 2)
     world.container(1, (1,), kind="catalog")
@@ -240,7 +241,7 @@ def test_what_nobody_may_take_the_place_of_waits_as_it_is(world: World) -> None:
 
 @pytest.fixture
 def stalling(three: World) -> World:
-    """Container 2 has more than its followers, nodes 2 and 3, have room for; nodes 4 and 1 have some."""
+    """Container 2 holds more than its followers, nodes 2 and 3, have room for; nodes 4 and 1 have some room."""
     three.node(4)
     three.container(5, (4, 1, 2))
     for number in (2, 3):
@@ -258,7 +259,8 @@ def stall(world: World) -> None:
 def test_where_all_followers_disks_are_full_a_node_with_room_gets_a_replica_and_one_of_theirs_goes(
     stalling: World,
 ) -> None:
-    """What they had yet to take could not be committed, nor any seal behind it: no partition got away."""
+    """Frames that they had yet to write could not be committed, nor any seal behind them, so no partition could leave.
+    """
     put = stalling.put()
     assert put[2].replicas == (1, 2, 3, 4)
     assert put.keys() == {2}, "full is not stalled"
@@ -294,7 +296,7 @@ def test_nodes_get_replicas_for_want_of_room_only_if_that_helps(stalling: World)
 
 @pytest.mark.parametrize("least", [2, 3])
 def test_followers_that_are_not_there_are_waited_for(stalling: World, least: int) -> None:
-    """Full or not: they come back, or are gone for good after a while."""
+    """Full or not, they return, or count as permanently gone after a while."""
     stalling.node(5)
     stalling.container(6, (5, 1, 2))
     stalling.volumes["default"] = VolumeRecord("default", 3, least)

@@ -1,5 +1,5 @@
-"""What a plan costs where there are 100 nodes and 30,000 containers. CPU time of this thread, so that it does not
-matter what else the machine does."""
+"""The cost of a plan with 100 nodes and 30,000 containers, in CPU time of this thread, so that other load on the
+machine does not matter."""
 
 import dataclasses
 import gc
@@ -26,7 +26,7 @@ CONTAINERS: Final = 30_000
 VOLUMES: Final = 20
 PLAN_S: Final = 0.1
 HELD_S: Final = 0.05
-"""The loop by one step, at most."""
+"""Most time by which one step may delay the loop."""
 NOW: Final = 1000.0
 
 
@@ -84,7 +84,8 @@ def observed_whole() -> Observed:
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Observed]:
-    """What earlier tests left is set aside, as a node does at its start: a collection of all of it takes a second."""
+    """Freeze the objects that earlier tests left, as a node does at its start: collecting all of them takes a second.
+    """
     observed = observed_whole()
     for _ in observed.find_at_rest(NOW):
         pass
@@ -95,7 +96,7 @@ def whole() -> Iterator[Observed]:
 
 
 class Cost:
-    """Of steps: the sum, and the longest."""
+    """The cost of steps: the sum, and the longest."""
 
     def __init__(self) -> None:
         self.sum = self.longest = 0.0
@@ -109,7 +110,7 @@ class Cost:
 
 
 def one_plan(observed: Observed, since: dict[Condition, float]) -> tuple[list[Change], Cost]:
-    """As the controller makes it."""
+    """Make a plan as the controller does."""
 
     def steps() -> Iterator[None]:
         yield from observed.find_at_rest(NOW)

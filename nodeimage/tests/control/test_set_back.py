@@ -1,4 +1,4 @@
-"""A store that was set back: nothing is decided for a container whose newest record it may not have."""
+"""A store restored to an old copy: nothing is decided for a container whose newest record it may lack."""
 
 from msgspec import structs
 
@@ -11,12 +11,12 @@ C = ContainerId(3)
 
 
 def knows(world: World, node: int, change: str, **fields: object) -> None:
-    """The node knows that change of container 3's record."""
+    """Let the node know that change of container 3's record."""
     world.replica(node, C, change=change, **fields)
 
 
 def made(world: World) -> str:
-    """Container 3's record has a change, which all know."""
+    """Container 3's record has a change that all nodes know."""
     world.containers[C] = stamped(world.containers[C], traced=True)
     (change,) = world.containers[C].changes
     for node in world.containers[C].replicas:

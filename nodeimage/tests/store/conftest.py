@@ -1,4 +1,4 @@
-"""Both cluster stores, for the tests that hold for either: SQLite's file, and Kubernetes over a toy API server."""
+"""Both cluster stores, for the tests that apply to either: SQLite's file, and Kubernetes over a toy API server."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def api() -> Iterator[ToyApi]:
 
 @pytest.fixture
 def open_kubernetes(api: ToyApi) -> Iterator[Callable[..., KubernetesStore]]:
-    """Opens the cluster `c` in the namespace `ns`, as one more process does."""
+    """Opens the cluster `c` in the namespace `ns`, as another process would."""
     made: list[KubernetesStore] = []
 
     def opened(token_file: Path | None = None) -> KubernetesStore:
@@ -43,7 +43,7 @@ def open_kubernetes(api: ToyApi) -> Iterator[Callable[..., KubernetesStore]]:
 
 @pytest.fixture
 def open_sqlite(tmp_path: Path) -> Iterator[Callable[[], SqliteStore]]:
-    """Opens one file, as one more process does."""
+    """Opens one file, as another process would."""
     made: list[SqliteStore] = []
 
     def opened() -> SqliteStore:
@@ -57,18 +57,18 @@ def open_sqlite(tmp_path: Path) -> Iterator[Callable[[], SqliteStore]]:
 
 @pytest.fixture(params=["sqlite", "kubernetes"])
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
-    """Opens the store of one cluster once more."""
+    """Opens the store of the same cluster again."""
     opened: OpenStore = request.getfixturevalue(f"open_{request.param}")
     return opened
 
 
 @pytest.fixture
 def store(open_store: OpenStore) -> ClusterStore:
-    """A new cluster's."""
+    """The store of a new cluster."""
     return open_store()
 
 
 @pytest.fixture
 def sqlite_store(open_sqlite: Callable[[], SqliteStore]) -> SqliteStore:
-    """A new cluster's, on SQLite alone."""
+    """The store of a new cluster, only on SQLite."""
     return open_sqlite()

@@ -1,4 +1,5 @@
-"""What a store that was set back has lost, and is said again: registrations, removals, counters, levels, deletions."""
+"""What is restored in a store that lost it because it was restored to an old copy: registrations, removals, counters,
+levels, deletions."""
 
 import uuid
 

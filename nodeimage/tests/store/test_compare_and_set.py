@@ -1,4 +1,4 @@
-"""Changes of a record that hold, whoever else changes it; and ids that nobody gets twice."""
+"""Changes of a record that succeed whatever other processes change, and ids that are handed out only once."""
 
 import threading
 
@@ -44,7 +44,7 @@ def test_who_was_slower_decides_again_by_what_is_there_now(
     def decide(present: NextId | None) -> NextId:
         found = (present or NextId()).next
         seen.append(found)
-        if len(seen) < 4:  # somebody else is faster
+        if len(seen) < 4:  # another process is faster
             change(store, KEY, NextId, lambda _: NextId(100 * len(seen)))
         return NextId(found + 1)
 

@@ -1,4 +1,4 @@
-"""The records of containers: who leads, who is in sync, and what is left of those that are deleted."""
+"""The records of containers: which node leads, which are in sync, and what remains of deleted containers."""
 
 import threading
 import uuid
@@ -145,7 +145,7 @@ def test_a_container_that_is_deleted_is_never_back(store: ClusterStore) -> None:
 
 
 class Stuck:
-    """A store that takes no record away."""
+    """A store that removes no records."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store

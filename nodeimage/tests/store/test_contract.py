@@ -1,4 +1,4 @@
-"""What holds of every cluster store (store.protocol), with records as they are in use."""
+"""What applies to every cluster store (store.protocol), with records as in real use."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ def holds(found: Versioned | None, number: int, epoch: int, version: int) -> boo
 
 
 def watched(store: ClusterStore, since: int, *keys: str) -> Changes:
-    """What a watch tells of keys, once it has told of all of them."""
+    """Return what a watch reports of keys, once it has reported all of them."""
     records: dict[str, Versioned] = {}
     removed: dict[str, int] = {}
     deadline = time.monotonic() + 20
@@ -77,7 +77,7 @@ def test_put_refuses_any_version_but_the_present_one(store: ClusterStore) -> Non
 
 
 def test_a_put_of_what_is_there_already_has_a_version_of_its_own(store: ClusterStore) -> None:
-    """Or a put of before, whose outcome is not known, could still land after it."""
+    """Otherwise an earlier put, whose outcome is unknown, could still be stored after it."""
     versions = [store.put(key_of(1), value_of(1), None), store.put("volume/a", b'{"name":"a"}', None)]
     again = [store.put(key_of(1), value_of(1), versions[0]), store.put("volume/a", b'{"name":"a"}', versions[1])]
     assert all(later > before for before, later in zip(versions, again, strict=True))

@@ -1,4 +1,5 @@
-"""The cluster's feature level: who may raise it, in which steps; older versions are told apart by their run."""
+"""The cluster's feature level: which nodes allow it to be raised, and in which steps; an older version is recognized by
+its process incarnation."""
 
 import uuid
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from headrace.store.sqlite import SqliteStore
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ClusterStore]:
-    """Of a cluster that was made by a version of level 0."""
+    """The store of a cluster that was created by a version of level 0."""
     opened = SqliteStore(tmp_path / "store.sqlite")
     opened.put(CLUSTER_KEY, msgspec.json.encode(ClusterRecord("c" * 22, 7, secret="0" * 32)), None)
     yield opened
@@ -27,7 +28,8 @@ def store(tmp_path: Path) -> Iterator[ClusterStore]:
 
 
 def register(store: ClusterStore, number: int, newest: int | None = NEWEST) -> NodeRecord:
-    """A node's start, by a version that supports levels up to `newest`; None: one that knows of none."""
+    """Register a node, started by a version that supports levels up to `newest`; None: by one that does not know
+    levels."""
     run = uuid.uuid4()
     known = records.get_node(store, NodeId(number))
     return records.register_node(
@@ -56,7 +58,7 @@ def test_a_cluster_of_before_is_at_level_0_and_its_record_is_as_it_was(store: Cl
 
 
 def test_a_cluster_whose_record_somebody_else_makes_begins_at_the_level_of_its_format(store: ClusterStore) -> None:
-    """The operator's, of a cluster with security: it has users from its first node on."""
+    """The operator creates it for a cluster with security, which has users from its first node on."""
     records.ensure_cluster(store)
     present = store.get(CLUSTER_KEY)
     assert present is not None
@@ -67,7 +69,7 @@ def test_a_cluster_whose_record_somebody_else_makes_begins_at_the_level_of_its_f
 
 
 def test_a_range_counts_for_the_run_that_published_it(store: ClusterStore) -> None:
-    """On Kubernetes an older version leaves the range of a newer run where it stands."""
+    """On Kubernetes, an older version keeps the range that a newer process incarnation published."""
     record = register(store, 1)
     assert features.range_of(record) == (0, NEWEST)
     assert features.range_of(structs.replace(record, run=uuid.uuid4())) == (0, 0)

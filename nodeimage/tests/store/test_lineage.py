@@ -1,4 +1,4 @@
-"""A store that was set back is told by the ids of changes, whatever its counters say."""
+"""A store that was restored to an old copy is recognized by the ids of changes, whatever its counters say."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Values of records: what they refuse, and how those of other versions are read."""
+"""Values of records: which are refused, and how those of other versions are read."""
 
 import msgspec
 import pytest

@@ -130,7 +130,7 @@ def test_a_start_takes_back_stopping_but_not_draining(store: ClusterStore) -> No
 
 
 class Late:
-    """A store of which a put gets no answer, and lands later."""
+    """A store whose puts get no answer, and are stored later."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store

@@ -33,7 +33,7 @@ def test_prefixes_are_taken_literally(store: SqliteStore) -> None:
 
 
 def test_a_watch_goes_by_the_index_of_versions(store: SqliteStore) -> None:
-    """Not through all records, of which there may be tens of thousands, for the few that changed."""
+    """The query must not scan all records, of which there may be tens of thousands, for the few that changed."""
     for number in range(3_000):
         store.put(f"container/{number}", b"x" * 300, None)
     revision = store.watch("", since=0, timeout_s=0).revision
@@ -64,7 +64,7 @@ def test_who_watches_from_before_forgotten_removals_gets_everything(
 
 
 class AgainstADict(RuleBasedStateMachine):
-    """The store and a dict go through the same puts and deletes; a watcher keeps a third copy by changes alone."""
+    """The store and a dict get the same puts and deletes; a watcher maintains a third copy from changes alone."""
 
     keys = Bundle("keys")
 

@@ -133,7 +133,7 @@ async def test_ones_own_put_is_shown_at_once_and_never_taken_back_by_an_older_lo
 
 
 class Slow:
-    """A store whose watch waits for ever, but looks as usual when it must not wait."""
+    """A store whose watch waits forever, but reads normally when it must not wait."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
@@ -231,7 +231,7 @@ async def test_a_file_that_was_set_back_to_an_old_copy_is_shown_as_it_is_now(
 async def test_a_store_that_went_on_past_what_was_seen_before_anybody_looked_is_known_by_its_older_versions(
     sqlite_store: ClusterStore,
 ) -> None:
-    """As to a process that stood still, or was cut off, meanwhile."""
+    """As seen by a process that was suspended, or cut off, meanwhile."""
     view = ClusterView(sqlite_store)
     node = register(sqlite_store)
     container = container_records.create_container(sqlite_store, kind="data", leader=node)
@@ -260,7 +260,7 @@ async def test_a_store_that_went_on_past_what_was_seen_before_anybody_looked_is_
 
 
 async def seen_whole(store: ClusterStore) -> tuple[ClusterView, ContainerRecord, Changes]:
-    """A view of a store with a container that some revisions have come after, and all that there is in it."""
+    """A view of a store with a container, which some revisions have followed, and the store's complete content."""
     view = ClusterView(store)
     container = container_records.create_container(store, kind="data", leader=register(store))
     for _ in range(9):
@@ -275,7 +275,7 @@ async def seen_whole(store: ClusterStore) -> tuple[ClusterView, ContainerRecord,
 async def test_a_removal_that_a_store_was_set_back_before_is_seen_whatever_was_written_since(
     sqlite_store: ClusterStore, written_since: int
 ) -> None:
-    """Who was cut off meanwhile asks for what came after a revision that the store has reached again."""
+    """A process that was cut off meanwhile asks for changes after a revision that the store has reached again."""
     view, record, whole = await seen_whole(sqlite_store)
     container = record.container_id
     without = [each for each in whole.records if each.key != f"container/{container}"]
@@ -300,7 +300,7 @@ async def test_a_record_of_another_line_is_seen_though_its_version_is_one_of_bef
 async def test_a_view_behind_the_copy_that_a_store_was_set_back_to_looks_at_everything(
     tmp_path: Path, sqlite_store: SqliteStore
 ) -> None:
-    """Its revision says nothing then, though it is no higher than the store's."""
+    """Its revision proves nothing then, although it is no higher than the store's."""
     view = ClusterView(sqlite_store)
     node = register(sqlite_store)
     container = container_records.create_container(sqlite_store, kind="data", leader=node).container_id
@@ -339,7 +339,7 @@ async def test_a_record_that_cannot_be_read_is_left_aside(sqlite_store: ClusterS
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_no_order_of_looks_and_own_puts_shows_an_old_state(data: st.DataObject) -> None:
-    """Looks begin and end in any order; what is shown of a container is never older than what was shown before."""
+    """Reads begin and end in any order; what is shown of a container is never older than what was shown before."""
 
     async def run() -> None:
         store = SqliteStore(Path(":memory:"))

@@ -1,4 +1,4 @@
-"""What tests of this folder share."""
+"""What the tests in this folder share."""
 
 from kit.kubernetes_store import store
 

@@ -1,4 +1,4 @@
-"""Calls of the API server: paced, tried again, and authorized by a token that changes."""
+"""Calls of the API server: paced, repeated, and authorized by a token that changes."""
 
 import threading
 import time

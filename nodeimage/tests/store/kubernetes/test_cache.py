@@ -100,7 +100,8 @@ def test_who_asks_from_before_forgotten_removals_gets_everything(monkeypatch: An
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_no_order_of_answers_events_and_lists_shows_an_old_state(data: st.DataObject) -> None:
-    """Three objects live and die; what was seen of them arrives in any order, again, and from several ways."""
+    """Three objects are created and removed; the observations arrive in any order, repeatedly, and from several
+    sources."""
     there: dict[str, int] = {}
     states: list[tuple[str, int, bool]] = []
     lists: list[tuple[dict[str, int], int]] = [({}, 0)]

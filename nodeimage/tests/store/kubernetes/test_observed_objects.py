@@ -1,4 +1,4 @@
-"""What a process has seen of a cluster's objects, also when etcd was restored from a backup."""
+"""What a process has seen of a cluster's objects, including after a restore of etcd from a backup."""
 
 import pytest
 from msgspec import structs
@@ -41,7 +41,7 @@ def test_a_server_that_is_away_is_said_and_found_again(store: KubernetesStore, a
 def test_what_a_restore_of_etcd_took_back_is_shown_as_it_is_now(
     open_kubernetes: Open, api: ToyApi, bump: int, others_write: int
 ) -> None:
-    """A cache that keeps what is newest would keep out all that comes, until versions are there again."""
+    """A cache that keeps the newest state would block everything until the old versions are reached again."""
     store, other = open_kubernetes(), open_kubernetes()
     node, gone = register(store), register(store)
     container = container_records.create_container(store, kind="data", leader=node)
@@ -79,7 +79,7 @@ def test_what_a_restore_of_etcd_took_back_is_shown_as_it_is_now(
 def test_who_only_watches_sees_a_restore_whatever_was_written_since(
     open_kubernetes: Open, api: ToyApi, others_write: int, leased_since: bool
 ) -> None:
-    """The one call that it makes by itself asks for the lease, which may be as new as before, or newer, by then."""
+    """The only call that it makes by itself requests the lease, which may by then be as new as before, or newer."""
     store, other = open_kubernetes(), open_kubernetes()
     node = register(store)
     container = container_records.create_container(store, kind="data", leader=node)

@@ -1,6 +1,6 @@
-"""The cluster store on Kubernetes when things go wrong, over a toy API server; on a real one it runs in e2e.
+"""The cluster store on Kubernetes under failures, over a toy API server; e2e runs it on a real one.
 
-What holds of every cluster store is in test_contract, test_records and test_view.
+What applies to every cluster store is in test_contract, test_records and test_view.
 """
 
 import threading
@@ -145,7 +145,7 @@ def test_who_loses_a_race_sees_what_the_other_wrote(open_kubernetes: Open, api: 
 def test_a_start_that_crashes_at_any_call_is_made_good_by_the_next(
     calls: int, landed: bool, open_kubernetes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The process dies before or after its nth call took place; the next one starts with the same folder."""
+    """The process dies before or after its nth call is carried out; the next one starts with the same folder."""
     folder = DataFolder.open(tmp_path / "data")
 
     def start(store: KubernetesStore) -> NodeRecord:

@@ -1,4 +1,4 @@
-"""Watches that end, are cut, go silent or are too old: what is seen stays up to date."""
+"""Watches that end, are cut, fall silent or are too old: what is observed stays up to date."""
 
 import time
 import uuid
@@ -15,7 +15,7 @@ from kit.toy_api import ToyApi
 
 
 def test_watches_that_are_cut_list_again(store: KubernetesStore, api: ToyApi) -> None:
-    """The server may be another one since, with an old copy of everything."""
+    """The server may by then be another one, with an old copy of everything."""
     register(store)
     follower = Follower(store)
     until("it is told", follower.has("node/1"))
@@ -48,7 +48,7 @@ def test_watches_whose_time_is_over_go_on_where_they_were(
 
 
 def test_watches_that_the_server_ends_before_their_time_list_again(open_kubernetes: Open, api: ToyApi) -> None:
-    """So does a server that stops."""
+    """A server that is stopping ends them too."""
     api.end_watches_s = 0.1
     store = open_kubernetes()
     follower = Follower(store)
@@ -113,7 +113,7 @@ def test_an_object_that_cannot_be_read_is_left_aside_by_watches(store: Kubernete
 
 
 def test_what_a_server_hears_of_no_one_costs_it_one_call_a_moment(store: KubernetesStore, api: ToyApi) -> None:
-    """Without a lease that is renewed there is no other way to know that it is there; with one, none is needed."""
+    """Without a lease that is renewed, only this shows that the server is there; with one, it is not needed."""
     until("all is listed", lambda: Follower(store).look(5))
     version: int | None = None
     renewals = 0

@@ -29,8 +29,8 @@ class CommandTail:
             self._bytes -= len(dropped)
 
     def read(self, after: Position, until: Position) -> list[tuple[Position, bytes]] | None:
-        """Return the commands after `after`, up to and including `until`; None if some of them are no longer in memory.
-        """
+        """Return the commands after `after`, up to and including `until`; None if some of them are no longer
+        in memory."""
         if after < self._floor:
             return None
         found: list[tuple[Position, bytes]] = []

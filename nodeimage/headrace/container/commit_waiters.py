@@ -61,8 +61,8 @@ class CommitQueue:
 
 
 class WaitingFuture:
-    """Adapts a future to the `Waiting` protocol: its result is the position, or it fails with NOT_LEADER_OR_FOLLOWER.
-    """
+    """Adapts a future to the `Waiting` protocol: its result is the position, or it fails with
+    NOT_LEADER_OR_FOLLOWER."""
 
     __slots__ = ("_container", "_future", "_position")
 

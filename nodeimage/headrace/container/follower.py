@@ -270,7 +270,7 @@ class Follower:
             await self.replica.cut(begin)
         if self.log.end != begin:
             self.replica.report_damage()
-            raise CorruptLog(f"container {self.id}: ends at {self.log.end}, not at {begin}. It is fetched anew.")
+            raise CorruptLog(f"container {self.id}: ends at {self.log.end}, not at {begin}. It is fetched again.")
         if self.replica.is_cut_below_applied:
             raise HeadraceError("the catalog's tables are ahead of the log that was cut; a snapshot is asked for")
         self.replica.forget_beyond()
@@ -419,8 +419,8 @@ class Follower:
 
 
 def commands_of(frames: memoryview, position: int) -> list[tuple[Position, bytes]]:
-    """Return the catalog commands among whole frames that start at `position`, as (position after the frame, payload).
-    """
+    """Return the catalog commands among whole frames that start at `position`, as (position after the frame,
+    payload)."""
     found: list[tuple[Position, bytes]] = []
     at = 0
     while at < len(frames):

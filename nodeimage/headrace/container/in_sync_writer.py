@@ -139,7 +139,7 @@ class InSyncWriter:
 
         traced = self._env.view.may(Level.FENCED)
         while traced and not leader.lost and (nodes := self._kept.unasked(leader, wanted)):
-            failed(f"node {min(nodes)} would leave, and has yet to say what it knows")
+            failed(f"node {min(nodes)} would leave, and has not reported what it knows")
             await asyncio.sleep(ASKED_AGAIN_S)
         while not leader.lost:
             try:

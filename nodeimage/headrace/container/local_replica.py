@@ -233,8 +233,8 @@ class LocalReplica:
 
     @property
     def is_cut_below_applied(self) -> bool:
-        """Whether the catalog's tables hold commands that the log lost: only after an unclean recovery (invariant 15).
-        """
+        """Whether the catalog's tables hold commands that the log lost: only after an unclean recovery
+        (invariant 15)."""
         return self._tables is not None and self._tables.reach > self.log.end
 
     @property
@@ -389,7 +389,7 @@ class LocalReplica:
         except OutOfDescriptors:  # not synced: the replica is as unsafe as before, and synced the next time
             raise
         except OSError as error:
-            self._fatal(f"container {self.id}: what was not synced could not be: {error}")  # invariant 13
+            self._fatal(f"container {self.id}: unsynced files could not be synced: {error}")  # invariant 13
             raise
         await self._write_now(lambda state: structs.replace(state, boot="", unsynced=False, held=Position(0)))
 

@@ -52,8 +52,8 @@ class Pairs:
         fed: Callable[[NodeId, Resting], FedFollower | None],
         silent: Callable[[NodeId], None],
     ) -> None:
-        """`fed`: finds the follower on another node that a leader here feeds. `silent`: called when a node is silent.
-        """
+        """`fed`: finds the follower on another node that a leader here feeds. `silent`: called when a node is
+        silent."""
         self._env = environment
         self._fed = fed
         self._silent = silent

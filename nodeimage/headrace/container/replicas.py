@@ -327,7 +327,7 @@ class Replicas:
             found = await self._env.store(lambda store: container_records.get_container(store, record.container_id))
             self._env.view.refresh()
             if found is None:
-                raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "its record has gone from the cluster store")
+                raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "its record is missing from the cluster store")
             record = found
             if not _is_up_to_date(record, known, better):
                 slot.set_back = True
@@ -339,7 +339,7 @@ class Replicas:
                     container_records.check_descent(record, known)
                 raise StoreSetBack(
                     f"the cluster store has no trace of a change of container {record.container_id} that others know: "
-                    "it is an old copy. Nothing is led; build it anew with `headrace recover-store`"
+                    "it is an old copy. Nothing is led; rebuild it with `headrace recover-store`"
                 )
         slot.set_back = False
         if better is not None and self._newer_reports.get(record.container_id) is better:
@@ -666,7 +666,7 @@ class Replicas:
         if state.seen and container_id not in self._env.view.containers:
             raise KafkaError(
                 Code.FENCED_LEADER_EPOCH,
-                f"container {container_id} is to be made, but its replica here has seen epoch {state.seen}: "
+                f"container {container_id} is about to be created, but its replica here has seen epoch {state.seen}: "
                 "the cluster store has lost its record; put it back, at a higher epoch",
             )
         # The replica is removed again if the container is, or already was, created without it: this may take long on a
@@ -839,7 +839,7 @@ async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
         raise KafkaError(
             Code.FENCED_LEADER_EPOCH,
             f"the cluster store has node {record.leader} lead epoch {record.epoch}, but node {known.leader} led "
-            f"epoch {known.epoch}: it is an old copy. Stop all nodes, then build it anew with `headrace recover-store`",
+            f"epoch {known.epoch}: it is an old copy. Stop all nodes, then rebuild it with `headrace recover-store`",
         )
     await replica.remember(record)
     if known is not None and record.recovered > known.recovered:

@@ -64,8 +64,8 @@ class IncomingSnapshot(Protocol):
         """Write the next piece. Raises HeadraceError for too many bytes, StorageFull, OSError."""
 
     async def check(self, crc: int | None, /) -> None:
-        """Check that the snapshot is complete and matches `crc`, if given. Raises HeadraceError, StorageFull, OSError.
-        """
+        """Check that the snapshot is complete and matches `crc`, if given. Raises HeadraceError, StorageFull,
+        OSError."""
 
     async def install(self) -> None:
         """Replace the tables with the snapshot. Raises HeadraceError, StorageFull, OSError; the tables are then

@@ -344,8 +344,8 @@ class _Round:
         return replace(warmth, given=warmth.given + (1 if missed else ENOUGH_GIVEN), at=self._now)
 
     def _warm_again(self, cold: NodeId, measure: Measure, warmth: Warmth) -> Warmth:
-        """Roll one partitionlet, if necessary a large one, to a node that is still cold, from a node not asked before.
-        """
+        """Roll one partitionlet, if necessary a large one, to a node that is still cold, from a node not asked
+        before."""
         values, _, _ = self._values(cold, measure)
         missed = False
         for donor, share in self._donors(cold, measure):
@@ -383,8 +383,8 @@ class _Round:
             self._resting[target.leader] = self._now + REST_S
 
     def _busiest(self, node: NodeId, value: float) -> tuple[ContainerRecord, float] | None:
-        """Return the open container of a node with the highest write rate, and the part of the node's load due to it.
-        """
+        """Return the open container of a node with the highest write rate, and the part of the node's load due
+        to it."""
         led = self._led[node]
         rates = {each.container_id: self._rates.get(each.container_id, 0.0) for each in led}
         if not any(rates.values()):
@@ -398,8 +398,8 @@ class _Round:
         return [each for each in self._opened if each.volume == volume and each.leader not in self._full]
 
     def _roll(self, donor: _Donor, wanted: float, most: float) -> bool:
-        """Move a part of a container's writes to another container, up to `most`; return whether that is worth a move.
-        """
+        """Move a part of a container's writes to another container, up to `most`; return whether that is worth
+        a move."""
         share, limit = min(wanted / donor.carried, 1.0), min(most / donor.carried, 1.0)
         if share < 0.99 * LEAST_SHARE:  # tolerates rounding of a share that is exactly the least
             return False

@@ -74,7 +74,7 @@ async def create(
     is to create another container.
     """
     if not members:
-        raise HeadraceError("a container needs a node that is registered")
+        raise HeadraceError("a container needs a registered node")
     key = (kind, members[0].node_id, volume.name)
     container = next((each for each, creation in begun.items() if creation == key), None)
     if container is None:

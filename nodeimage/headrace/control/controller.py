@@ -241,8 +241,8 @@ class Controller:
         return self._dead
 
     async def look_and_tell(self, nodes: Iterable[NodeId]) -> None:
-        """Probe `nodes`, which refuse another node's connections, so that `heard` shows whether they answer this one.
-        """
+        """Probe `nodes`, which refuse another node's connections, so that `heard` shows whether they answer
+        this one."""
         await self._prober.look_and_tell(nodes)
 
     def look_at(self, node: NodeId) -> None:

@@ -117,8 +117,8 @@ class ControllerLease:
             self._wake.clear()
 
     async def give_back(self, *, hold_off_s: float = HOLD_OFF_S) -> None:
-        """Give the lease back, so that another node can take it at once; this node does not take it for `hold_off_s`.
-        """
+        """Give the lease back, so that another node can take it at once; this node does not take it for
+        `hold_off_s`."""
         self._hold_off_until = self._loop.time() + hold_off_s
         if self._held is None:
             return

@@ -140,8 +140,8 @@ class Replication:
         return self._put(wanted, f"volume {volume.name} wants {volume.replicas} replicas, {least} in sync")
 
     def _blocking_followers(self, record: ContainerRecord) -> list[NodeId]:
-        """Return the followers that block all commits of a container because they are alive but their disks are full.
-        """
+        """Return the followers that block all commits of a container because they are alive but their disks
+        are full."""
         observed = self._observed
         led = observed.replica(record.leader, record.container_id)
         if led is None or not led.stalled:

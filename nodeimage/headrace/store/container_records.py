@@ -143,7 +143,7 @@ def check_descent(record: ContainerRecord, known: ContainerRecord) -> None:
     if not descends_from(record, known):
         raise StoreSetBack(
             f"the cluster store has no trace of change {known.changes[-1]} of container {record.container_id}, known "
-            "here: it is an old copy. Nothing is followed or cut; build it anew with `headrace recover-store`"
+            "here: it is an old copy. Nothing is followed or cut; rebuild it with `headrace recover-store`"
         )
 
 
@@ -194,8 +194,8 @@ def deleted_containers(store: ClusterStore) -> DeletedContainers:
 
 
 def delete_again(store: ClusterStore, containers: Collection[ContainerId]) -> None:
-    """Delete containers again after the store was restored to a copy from before their deletion: deletion is permanent.
-    """
+    """Delete containers again after the store was restored to a copy from before their deletion: deletion is
+    permanent."""
     change(
         store, DELETED_KEY, DeletedContainers, lambda present: (present or DeletedContainers()).and_these(containers)
     )

@@ -152,7 +152,7 @@ class SqliteStore:
         except ValueError as error:
             raise StoreUnavailable(
                 f"the cluster store {self._path} is damaged: its record {key} is not what was written. Stop all nodes, "
-                "then build it anew with `headrace recover-store`"
+                "then rebuild it with `headrace recover-store`"
             ) from error
 
     def _expect(self, key: str, expected: int | None) -> None:

@@ -110,8 +110,8 @@ class ClusterView:
         self._asked = threading.Event()
 
     async def start(self) -> None:
-        """Begin to follow the store; return after the first complete read, which waits while the store is unavailable.
-        """
+        """Begin to follow the store; return after the first complete read, which waits while the store is
+        unavailable."""
         self._loop = asyncio.get_running_loop()
         for name, target in (("store-watch", self._watch), ("store-look", self._look_when_asked)):
             threading.Thread(target=target, name=name, daemon=True).start()

@@ -1,5 +1,5 @@
-"""Followers of the catalog's container, with the tables to which they apply it: the tables always become the leader's.
-"""
+"""Followers of the catalog's container, with the tables to which they apply it: the tables always become the
+leader's."""
 
 import asyncio
 import contextlib
@@ -47,8 +47,8 @@ async def nodes(tmp_path: Path) -> AsyncIterator[WithTables]:
 async def test_tables_ahead_of_the_leader_become_its_own_though_its_snapshot_is_older_than_what_is_left_of_the_log(
     nodes: WithTables,
 ) -> None:
-    """After an unclean recovery, the log is cut to what the leader has, and the leader's snapshot is older than that.
-    """
+    """After an unclean recovery, the log is cut to what the leader has, and the leader's snapshot is older
+    than that."""
     await nodes.write(0, "/in-the-snapshot", applied_by=(1, 2))
     snapshot = await nodes.tables(1).snapshot()
     end = await nodes.write(0, "/behind-it", applied_by=(1, 2))

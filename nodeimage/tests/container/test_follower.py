@@ -47,8 +47,8 @@ async def test_what_a_lost_leader_had_committed_behind_a_followers_end_says_noth
 
 
 async def test_an_old_leader_begins_anew_where_the_others_dropped_what_parts_them(three: Several) -> None:
-    """Invariant 7: the others' log begins within frames that only it wrote, at the end of a frame of the same length.
-    """
+    """Invariant 7: the others' log begins within frames that only it wrote, at the end of a frame of the same
+    length."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"committed")

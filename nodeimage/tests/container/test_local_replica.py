@@ -336,8 +336,8 @@ async def test_a_record_whose_turn_comes_late_does_not_take_a_later_one_back(
 
 
 async def test_what_was_said_to_be_committed_behind_its_end_counts_no_more_once_it_leads(replica: LocalReplica) -> None:
-    """Invariant 2: an unclean recovery made it leader without those frames, and what it then appends there only it has.
-    """
+    """Invariant 2: an unclean recovery made it leader without those frames, and what it then appends there
+    only it has."""
     end = replica.log.end
     replica.learn_committed(Position(10 * end))
     container = await replica.lead(

@@ -398,8 +398,8 @@ async def test_appends_go_on_while_leaders_change(three: Several) -> None:
 
 
 def write_slowly(slow: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set once the state file of a folder is being written. The write hangs until another one begins, or for a moment.
-    """
+    """Set once the state file of a folder is being written. The write hangs until another one begins, or for a
+    moment."""
     write = replica_folder.write
     writing, another = threading.Event(), threading.Event()
 

@@ -1,5 +1,5 @@
-"""How many replicas there are, and where: rebuilt when a node is permanently gone, given up when they are not needed.
-"""
+"""How many replicas there are, and where: rebuilt when a node is permanently gone, given up when they are not
+needed."""
 
 import pytest
 from msgspec import structs
@@ -259,8 +259,8 @@ def stall(world: World) -> None:
 def test_where_all_followers_disks_are_full_a_node_with_room_gets_a_replica_and_one_of_theirs_goes(
     stalling: World,
 ) -> None:
-    """Frames that they had yet to write could not be committed, nor any seal behind them, so no partition could leave.
-    """
+    """Frames that they had yet to write could not be committed, nor any seal behind them, so no partition
+    could leave."""
     put = stalling.put()
     assert put[2].replicas == (1, 2, 3, 4)
     assert put.keys() == {2}, "full is not stalled"

@@ -84,8 +84,8 @@ def observed_whole() -> Observed:
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Observed]:
-    """Freeze the objects that earlier tests left, as a node does at its start: collecting all of them takes a second.
-    """
+    """Freeze the objects that earlier tests left, as a node does at its start: collecting all of them takes a
+    second."""
     observed = observed_whole()
     for _ in observed.find_at_rest(NOW):
         pass

@@ -150,8 +150,8 @@ class Api:
         return await call()  # the token may have been rotated just now
 
     async def list_all(self, path: str, *, params: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
-        """Return all objects of a collection at one moment, and the version to watch from. Raises what `call` raises.
-        """
+        """Return all objects of a collection at one moment, and the version to watch from. Raises what `call`
+        raises."""
         for again in reversed(range(LIST_TRIES)):
             try:
                 return await self._list(path, params)

@@ -111,7 +111,8 @@ class Leader:
         """No new partitionlet is opened here, and the open ones are rolled to other containers before their next batch.
         """
         self.leaving = False
-        """As `closing`, but only while the container's nodes are full and others are not."""
+        """While the container's nodes are full and others are not: no new partitionlet is opened here, and open ones
+        are rolled to other containers before their next batch."""
         self.refuses = ""
         """Why the container accepts no records at present; empty if it accepts them."""
         self.cut_off = ""

@@ -60,7 +60,7 @@ def told(found: Sequence[FoundReplica]) -> bytes:
 
 
 def heard(payload: bytes | memoryview) -> list[FoundReplica]:
-    """Decode what `told` encoded on another node, on whose disk the folders are."""
+    """Decode what another node encoded with `told`; the folders are on that node."""
     return _replicas.decode(payload)
 
 

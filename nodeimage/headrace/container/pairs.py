@@ -39,8 +39,8 @@ FAILED_S: Final = 0.3
 AGAIN_S: Final = 1.0
 """Seconds between two attempts to open a session for heartbeats to the same node."""
 OLDER_AGAIN_S: Final = 30.0
-"""The same interval for a node of an older version. It ends early if the node's record shows a new process incarnation,
-which may be of this version."""
+"""Seconds between two attempts to open a session for heartbeats to a node of an older version. Ends early if the node's
+record shows a new process incarnation, which may be of this version."""
 
 
 class Pairs:

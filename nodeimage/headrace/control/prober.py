@@ -55,9 +55,9 @@ HEARD_S: Final = 2.0
 LOOK_S: Final = 0.3
 """Most seconds that a node waits for the answer of another node about which it was asked."""
 BEAT_S: Final = 0.1
-"""Seconds between two checks whether this process was suspended."""
+"""Seconds between two beats of the prober's timer, which detects that this process was suspended."""
 STOOD_STILL_S: Final = 0.6
-"""Seconds between two such checks that show that it was."""
+"""Seconds between two beats of the prober's timer that show that this process was suspended."""
 
 
 class Nodes(Protocol):

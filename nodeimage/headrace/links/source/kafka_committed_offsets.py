@@ -12,12 +12,16 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import structlog
+
 from headrace.base.errors import Code, KafkaError, code_of
 from headrace.base.ids import Millis, NodeId, Offset
 from headrace.kafka_client.client import Client
 from headrace.links.source.kafka_topics import MIN_SCAN_S, KafkaTopics, pace_s
 from headrace.links.source.source import NOT_READY, CommittedOffsetKey, CommittedOffsetPage, SourceCommittedOffset
 from headrace.wire.api_keys import ApiKey, Versions
+
+log = structlog.get_logger()
 
 UNKNOWN_TIME: Final = Millis(-1)
 GROUPS: Final = 100
@@ -40,6 +44,8 @@ class KafkaCommittedOffsets:
         self._topics = topics
         self._coordinators: dict[str, NodeId] = {}
         self._fingerprints: dict[str, int] = {}
+        self._refused: dict[str, Code] = {}
+        """Why a group was refused, as last logged."""
         self._looked_at = float("-inf")
         self._seen = 0
         """How many committed offsets the last scan found."""
@@ -134,11 +140,22 @@ class KafkaCommittedOffsets:
                 for group in answer.groups:
                     code = code_of(group.error_code)
                     if code is Code.NONE:
+                        self._refused.pop(group.group_id, None)
                         found += self._committed_offsets(group)
-                    elif code in NOT_READY and require_all:
+                    elif code not in NOT_READY:
+                        self._note_refused(group.group_id, code)
+                    elif require_all:
                         self._coordinators = {}  # so that all are looked up again
                         raise KafkaError(code, f"{self._client.name}: group {group.group_id} is not ready: {code.name}")
         return sorted(found, key=lambda each: each.key)
+
+    def _note_refused(self, group: str, code: Code) -> None:
+        """Log, once for each reason, that a group's committed offsets cannot be read, and so are not copied."""
+        if self._refused.get(group) is not code:
+            self._refused[group] = code
+            log.warning(
+                "a group's committed offsets are not copied", source=self._client.name, group=group, reason=code.name
+            )
 
     def _committed_offsets(self, group: Any) -> Iterable[SourceCommittedOffset]:
         for topic in group.topics:

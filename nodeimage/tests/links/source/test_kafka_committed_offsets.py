@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.base.addresses import Address
 from headrace.base.errors import Code, KafkaError
@@ -122,5 +123,8 @@ async def test_a_group_that_may_not_be_asked_for_keeps_no_other_back(
 ) -> None:
     coordinator.committed = {"a": 1, "b": 2}
     coordinator.loading, coordinator.code = {"a"}, Code.GROUP_AUTHORIZATION_FAILED
-    page = await committed_offsets.page(after=None, limit=100)
+    with capture_logs() as logs:
+        for _ in range(3):
+            page = await committed_offsets.page(after=None, limit=100)
+    assert [(each["group"], each["reason"]) for each in logs] == [("a", "GROUP_AUTHORIZATION_FAILED")]
     assert [(each.key.group, each.offset) for each in page.committed_offsets] == [("b", 2)]

@@ -1,4 +1,4 @@
-"""What was being done when an event happened: its `action`, beside the reason, which says what came of it. Pure."""
+"""The `action` field of events: what was being done when the event happened. The reason says with what result. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,7 +21,7 @@ ACTIONS: Final[Mapping[str, str]] = {
     "CatalogDamaged": "SetTablesAside",
     "CatalogRepaired": "RebuildTables",
     "TracingFailed": "ExportTraces",
-    # of a StreamCluster
+    # a StreamCluster
     "PodRolled": "RestartPod",
     "ScaledUp": "AddPods",
     "ScaledDown": "RemovePod",
@@ -35,7 +35,7 @@ ACTIONS: Final[Mapping[str, str]] = {
     "AuthorityRenewed": "RenewAuthority",
     "CertificateRenewed": "RenewCertificate",
     "CredentialsRenewed": "RenewCredentials",
-    # causes that somebody has to see to
+    # causes that need a person's attention
     "CertificateExpired": "CheckCertificates",
     "CertificateExpires": "CheckCertificates",
     "CertificateUnfit": "CheckCertificates",
@@ -49,7 +49,7 @@ ACTIONS: Final[Mapping[str, str]] = {
     "Refused": "ApplyObjects",
     "WrongListeners": "ApplyListeners",
     "WrongSettings": "ApplySettings",
-    # of what lies in one
+    # resources within a cluster
     "NotDeleted": "Delete",
     "JobRestarted": "RestartDriver",
     "JobScaled": "ScaleExecutors",
@@ -67,5 +67,5 @@ ACTIONS: Final[Mapping[str, str]] = {
 
 
 def action(reason: str) -> str:
-    """Of an event with this reason; OTHER where it came of a reconcile as a whole."""
+    """Return the action of an event with this reason, or OTHER if the reason belongs to a reconcile as a whole."""
     return ACTIONS.get(reason, OTHER)

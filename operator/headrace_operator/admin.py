@@ -1,7 +1,8 @@
 """Headrace's own admin calls, for reconcilers.
 
-The client blocks, so it runs in a few threads; connections are kept for a while. A cluster that did not answer is left
-in peace for a moment: thousands of topics wait for it together, rather than one after the other for a time-out each.
+The client blocks, so it runs in a small thread pool; idle connections are kept for a while. After a cluster has failed
+to answer, calls to it fail at once for a moment: thousands of topics then wait for it together instead of one after the
+other, each for a time-out.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ THREADS: Final = 8
 CALL_S: Final = 20.0
 CONNECT_S: Final = 5.0
 IDLE_S: Final = 30.0
-PEACE_S: Final = 5.0
+FAIL_FAST_S: Final = 5.0
 CLIENT_ID: Final = "headrace-operator"
 
 
@@ -35,16 +36,16 @@ class Unreachable(HeadraceError):
     """No node of a cluster answers."""
 
     def again(self) -> "Unreachable":
-        """The same, to be raised another time."""
+        """Return a copy of this error, to be raised again."""
         return type(self)(str(self))
 
 
 class NotKnown(Unreachable):
-    """A cluster does not take the operator's password, or the operator does not trust its certificate."""
+    """A cluster rejects the operator's password, or the operator does not trust the cluster's certificate."""
 
 
 class Calls(Protocol):
-    """What reconcilers ask of clusters: the seam for tests."""
+    """The calls that reconcilers send to clusters; tests replace the implementation."""
 
     async def call(
         self,
@@ -54,18 +55,19 @@ class Calls(Protocol):
         *,
         patience_s: float | None = None,
     ) -> Any:
-        """The result of one of Headrace's own calls. Raises KafkaError as the node says, Unreachable.
+        """Return the result of one of Headrace's own calls. Raises KafkaError with the node's error, Unreachable.
 
-        `patience_s`: of a call for which the node asks others, so that silence says nothing of the node.
+        `patience_s`: time-out in seconds of a call for which the node waits for other nodes, so that its silence does
+        not mean that the node is unreachable.
         """
 
     async def kafka(self, bootstrap: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-        """The response of one of Kafka's APIs of the generic codec. Raises KafkaError, Unreachable."""
+        """Return the response of one of Kafka's APIs, by the generic codec. Raises KafkaError, Unreachable."""
 
 
 @dataclass(slots=True)
 class _Endpoint:
-    """An address, and the connections to it that nobody uses now."""
+    """An address, its idle connections, and its last failure."""
 
     idle: list[tuple[float, BrokerConnection]] = field(default_factory=list)
     failed_at: float = float("-inf")
@@ -73,16 +75,16 @@ class _Endpoint:
 
 
 class Admin:
-    """All clusters."""
+    """The connections to all clusters."""
 
     def __init__(self, routes: Routes | None = None) -> None:
-        """`routes`: how clusters are reached; without them all in clear."""
+        """`routes`: how clusters are reached; without it all are reached in clear text."""
         self._routes = Routes() if routes is None else routes
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="admin")
-        # Those with a patience of their own do not wait behind calls that hang.
+        # Calls with their own time-out do not wait behind calls that hang.
         self._patient_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="admin-patient")
         self._endpoints: dict[tuple[str, str], _Endpoint] = {}
-        """By address, and what is proved there."""
+        """By address and by the credentials used there (`Way.mark`)."""
         self._lock = threading.Lock()
         self.calls = 0
 
@@ -108,7 +110,7 @@ class Admin:
         return await self._with(bootstrap, lambda connection: _kafka(connection, api_key, version, fields))
 
     async def close(self) -> None:
-        """End threads and connections."""
+        """Stop the threads and close the connections."""
         for threads in (self._threads, self._patient_threads):
             threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
@@ -130,9 +132,9 @@ class Admin:
                 try:
                     return self._used(way, kept, use)
                 except TimeoutError:
-                    raise  # it is not the connection
+                    raise  # a time-out is not the connection's fault
                 except OSError:
-                    pass  # the node may have ended an idle connection: once more, over a new one
+                    pass  # the node may have closed an idle connection: try once more over a new one
             return self._used(way, _connected(way, CALL_S, connect_timeout_s=min(CONNECT_S, CALL_S)), use)
         except (OSError, SourceRefuses) as error:
             failure = _failure(way.address, error)
@@ -142,7 +144,7 @@ class Admin:
             raise failure from error
 
     def _patient(self, address: str, method: str, params: Mapping[str, Any] | None, patience_s: float) -> Any:
-        """[blocking] Over a connection of its own."""
+        """[blocking] Call over a new connection."""
         way = self._way(address)
         try:
             with _connected(way, patience_s) as connection:
@@ -169,11 +171,11 @@ class Admin:
         return answer
 
     def _take(self, way: Way) -> BrokerConnection | None:
-        """One that is kept. Raises Unreachable where the last call failed a moment ago."""
+        """Return an idle connection, if any. Raises Unreachable if the last call failed a moment ago."""
         now = time.monotonic()
         with self._lock:
             endpoint = self._endpoints.setdefault((way.address, way.mark), _Endpoint())
-            if endpoint.failure is not None and now - endpoint.failed_at < PEACE_S:
+            if endpoint.failure is not None and now - endpoint.failed_at < FAIL_FAST_S:
                 raise endpoint.failure.again()
             while endpoint.idle:
                 since, connection = endpoint.idle.pop()
@@ -206,40 +208,40 @@ def _failure(address: str, error: Exception, what: str = "") -> Unreachable:
     return Unreachable(f"{address} does not answer{f' {what}' if what else ''}: {error}")
 
 
-LOOKS: Final = frozenset(
+READS: Final = frozenset(
     {
         *("access.show", "balance", "cluster.events", "cluster.status", "features.show", "groups.show", "link.hello"),
         *("link.show", "link.topics", "security.show", "status", "stream.show", "topic.show", "user.list"),
         *("user.show", "volume.list"),
     }
 )
-"""Calls that change nothing; `balance` where it says nothing."""
+"""Calls that change nothing; `balance` only if it has no parameters."""
 PASSWORDS: Final = frozenset({"user.create", "user.passwd"})
-"""Calls that hold a password: they go over TLS alone."""
+"""Calls whose parameters hold a password: they are sent over TLS only."""
 NAMES: Final = ("name", "path", "topic", "volume", "node", "drain", "cancel", "level")
-"""Parameters that the log may have: others may be secrets."""
-LOOKS_OF_KAFKA: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS})
-OF_KAFKA: Final = ("topics", "resources")
+"""Parameters that may be logged; others may be secrets."""
+KAFKA_READS: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS})
+KAFKA_CHANGED_FIELDS: Final = ("topics", "resources")
 """Fields of Kafka's requests that list what is changed."""
 
 
-def _tell(connection: BrokerConnection, method: str, params: Mapping[str, Any]) -> None:
-    """Log what a cluster was told to change."""
-    if method not in LOOKS or (method == "balance" and params):
+def _log_change(connection: BrokerConnection, method: str, params: Mapping[str, Any]) -> None:
+    """Log a call that changes something in a cluster."""
+    if method not in READS or (method == "balance" and params):
         what = {name: params[name] for name in NAMES if name in params}
         log.info("told a cluster", method=method, of=connection.address, **what)
 
 
 def _admin(connection: BrokerConnection, method: str, params: Mapping[str, Any] | None) -> Any:
     result = connection.admin(method, params)
-    _tell(connection, method, params or {})
+    _log_change(connection, method, params or {})
     return result
 
 
 def _kafka(connection: BrokerConnection, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
     answer = connection.ask(api_key, version, fields)
-    if api_key in LOOKS_OF_KAFKA:
+    if api_key in KAFKA_READS:
         return answer
-    what = [each.get("name", each.get("resource_name")) for key in OF_KAFKA for each in fields.get(key, ())]
+    what = [each.get("name", each.get("resource_name")) for key in KAFKA_CHANGED_FIELDS for each in fields.get(key, ())]
     log.info("told a cluster", method=api_key.name, of=connection.address, topics=what)
     return answer

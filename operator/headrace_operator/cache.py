@@ -1,10 +1,10 @@
-"""The resources of all kinds, as the watches, the lists and the answers to writes told of them last.
+"""The resources of all kinds, as last reported by watches, lists and the answers to writes.
 
-1. Of two states of a resource the newer one stays, whichever came first.
-2. What a watch told of as deleted does not come back, though a list that was under way still has it; what only seems
-   to be gone does.
+1. Of two states of a resource the newer one is kept, whichever arrived first.
+2. A resource whose deletion a watch reported does not come back, even if a list that was under way still holds it; one
+   that merely seemed to be gone may.
 
-Knows nothing of what the kinds mean, and tells only whether something was news.
+The cache does not interpret kinds; it only reports whether a state was news.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,13 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 DEAD: Final = 10_000
-"""Resources of which is remembered that they are gone."""
+"""How many deleted resources are remembered."""
 
 Body = Mapping[str, Any]
 
 
 class Key(NamedTuple):
-    """A resource."""
+    """Identifies a resource."""
 
     kind: str
     namespace: str
@@ -26,35 +26,37 @@ class Key(NamedTuple):
 
 
 def key_of(body: Body) -> Key:
-    """Of a resource as the API server gives it."""
+    """Return the key of a resource in the API server's form."""
     meta = body["metadata"]
     return Key(str(body["kind"]), str(meta.get("namespace", "")), str(meta["name"]))
 
 
 class News(Enum):
-    """What an event said that was not known."""
+    """What a state of a resource holds that was not known before."""
 
     NOTHING = "nothing"
     FIGURES = "figures"
-    """Status alone, which is ours."""
+    """Only the status changed, which the operator writes itself."""
     CHANGED = "changed"
 
 
 class Cache:
-    """The resources of all kinds, as last seen, without what only the API server needs of them."""
+    """The latest known state of the resources of all kinds, without metadata that only the API server needs."""
 
     def __init__(self) -> None:
         self._by_kind: dict[str, dict[tuple[str, str], Body]] = {}
         self._dead: dict[str, None] = {}
-        """The uids that went last: what a list that was under way says of one brings it back no more."""
+        """The uids of the last deleted resources: a list that was under way does not bring them back."""
         self._learnt: list[Callable[[Key, Body], None]] = []
 
     def on_learnt(self, listener: Callable[[Key, Body], None]) -> None:
-        """Call `listener` with each resource of which an answer to a write told what no watch will."""
+        """Call `listener` with each resource whose answer to a write holds a change that no watch will report."""
         self._learnt.append(listener)
 
     def take(self, body: Body, *, deleted: bool = False) -> News:
-        """A resource is so now, or was when it was deleted. An older state than the one that is here is no news."""
+        """Record a resource's current state, or its last one before deletion. A state older than the known one is no
+        news.
+        """
         key = key_of(body)
         of_kind = self._by_kind.setdefault(key.kind, {})
         at = (key.namespace, key.name)
@@ -73,17 +75,19 @@ class Cache:
         return News.FIGURES if known is not None and _asks_the_same(known, body) else News.CHANGED
 
     def learn(self, body: Body) -> None:
-        """What the API server answered to a write of ours. No watch will tell of a change of somebody else's in it."""
+        """Record the API server's answer to one of the operator's writes. No watch will report other writers' changes
+        in it.
+        """
         key = key_of(body)
         known = self.get(key)
         if known is None or self.take(body) is not News.CHANGED:
-            return  # it has gone meanwhile, or says nothing new
+            return  # deleted meanwhile, or nothing new
         if not _asks_the_same(known, body, names=SOMEBODY_ELSES):
             for listener in self._learnt:
                 listener(key, body)
 
     def gone(self, key: Key, *, uid: str | None = None) -> bool:
-        """There is no such resource (any more), whatever was heard; whether that was news."""
+        """Remove a resource that does not exist, whatever was reported before. Returns whether that was news."""
         of_kind = self._by_kind.get(key.kind, {})
         known = of_kind.get((key.namespace, key.name))
         if known is None or (uid is not None and known["metadata"].get("uid") != uid):
@@ -99,20 +103,22 @@ class Cache:
             del self._dead[next(iter(self._dead))]
 
     def get(self, key: Key) -> Body | None:
-        """One resource."""
+        """Return one resource; None if it is not known."""
         return self._by_kind.get(key.kind, {}).get((key.namespace, key.name))
 
     def all(self, kind: str) -> Sequence[Body]:
-        """All of a kind."""
+        """Return all resources of a kind."""
         return list(self._by_kind.get(kind, {}).values())
 
     def count(self, kind: str) -> int:
-        """How many there are."""
+        """Return how many resources of a kind there are."""
         return len(self._by_kind.get(kind, {}))
 
 
 def _is_older(body: Body, known: Body) -> bool:
-    """Or the same. Resource versions are numbers that rise (KEP-5504); of two uids the last counts."""
+    """Return whether `body` is older than `known`, or the same. Resource versions are numbers that rise (KEP-5504); of
+    two uids the later arrival counts.
+    """
     mine, theirs = body["metadata"], known["metadata"]
     if mine["resourceVersion"] == theirs["resourceVersion"]:
         return True
@@ -125,12 +131,12 @@ def _is_older(body: Body, known: Body) -> bool:
 
 
 SOMEBODY_ELSES: Final = ("uid", "generation", "deletionTimestamp", "annotations", "labels")
-"""Of metadata, what a write of ours does not change."""
+"""Fields of metadata that the operator's own writes do not change."""
 LOOKED_AT: Final = (*SOMEBODY_ELSES, "finalizers")
 
 
 def _asks_the_same(one: Body, other: Body, *, names: Sequence[str] = LOOKED_AT) -> bool:
-    """Whether two states differ in nothing that a reconcile looks at."""
+    """Return whether two states differ in nothing that a reconcile looks at."""
     return one["metadata"].get("generation") is not None and all(
         one["metadata"].get(name) == other["metadata"].get(name) for name in names
     )

@@ -1,19 +1,20 @@
-"""What runs the reconcilers: level-triggered, one at a time for a resource, with bounded workers.
+"""The engine that runs the reconcilers: level-triggered, one at a time for each resource, with bounded workers.
 
-An event says only that something may be other than it should be: it leaves the resource, as it is now, in the cache and
-its key in the queue. A worker takes the key and calls the kind's `reconcile` with what the cache has then. Whatever
-goes wrong is tried again, later each time; a reconcile may also ask to be called again after a while; and a sweep lists
-everything now and then, and queues it: so an event that was missed is made up for, and watches that miss events are
-found out. Everything is listed before the first reconcile too: by a cache that is half full, a cluster that has not
-been heard of yet would be one that is gone.
+An event only says that something may differ from what it should be: it puts the resource's current state into the cache
+and its key into the queue. A worker takes the key and calls the kind's `reconcile` with the state that the cache has
+then. Failures are retried after growing delays; a reconcile may also ask to be called again after a while; and a sweep
+lists and queues everything periodically, which makes up for missed events and detects watches that miss them.
+Everything is also listed before the first reconcile: with a half-filled cache, a cluster that has not been seen yet
+would look deleted.
 
-1. Of one resource, one reconcile runs at a time, and one begins after every change of what it asks for.
-2. A change of status alone begins none: what is written there is ours.
-3. The queue holds each resource once; there are never more workers than WORKERS, and URGENT_WORKERS for urgent kinds,
-   which wait for none of the others: these may all hang on a cluster that does not answer, which somebody has to say.
-4. A resource that fails waits before it is tried again, however many events there are about it.
+1. For each resource, one reconcile runs at a time, and one begins after every change of its spec.
+2. A change of status alone triggers none: the operator writes the status itself.
+3. The queue holds each resource once. There are WORKERS workers, and URGENT_WORKERS more for urgent kinds, so that
+   these never wait for the others, which may all hang on a cluster that does not answer: reporting that is an urgent
+   kind's work.
+4. A resource whose reconcile failed waits before its retry, unless the resource itself changes.
 
-Knows nothing of what the kinds mean.
+The engine does not interpret kinds.
 """
 
 import asyncio
@@ -37,30 +38,32 @@ URGENT_WORKERS: Final = 4
 SWEEP_S: Final = 300.0
 BACKOFF_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 STALE_S: Final = 120.0
-"""A key that has waited for a worker for so long makes the operator unhealthy."""
+"""Seconds after which a key that still waits for a worker makes the operator unhealthy."""
 SLOW_S: Final = 120.0
-"""So does a reconcile that takes so long."""
+"""Seconds after which a reconcile that still runs makes the operator unhealthy."""
 SPREAD: Final = 0.2
-"""Of back-offs, so that what failed together is not tried again together."""
+"""Random share added to back-offs, so that resources that failed together are not retried together."""
 DEAF_SWEEPS: Final = 3
-"""Sweeps that had to make up for missed events, and none between them that found all as told: watches are deaf."""
+"""Sweeps that found missed events, without one between them that found none, after which watches count as deaf."""
 SWEEPS_LATE: Final = 4
 FIRST_LOOK_S: Final = 60.0
-"""So long the first reconcile waits until everything has been listed; then it goes by what was heard."""
+"""Most seconds that the first reconcile waits until everything has been listed; then it works with what is known."""
 FIRST_LOOK_AGAIN_S: Final = 1.0
 
 Reconcile = Callable[[Key, Body | None], Awaitable[float | None]]
-"""Makes things as a resource asks for; None: it is gone. After how many seconds to be called again, if at all."""
+"""Brings the cluster to the state that a resource asks for; None: the resource is deleted. Returns after how many
+seconds to be called again, if at all.
+"""
 Listing = Callable[[str], AsyncIterator[Body]]
-"""All resources of a kind, from the API server. Raises Refused at its end."""
+"""Lists all resources of a kind from the API server. Raises Refused at its end."""
 Referrers = Callable[[Key, Body], Iterable[Key]]
-"""The resources that a change of this one concerns."""
+"""Returns the resources that a change of this one affects."""
 Done = Callable[[str, float, Exception | None], None]
-"""Hears of each reconcile that has ended: its kind, its seconds, and why it failed."""
+"""Called after each reconcile with its kind, its seconds, and its error if it failed."""
 
 
 class Refused(Exception):
-    """Some namespaces may not be looked at (any more). What is known of them stays; the others have been listed."""
+    """Some namespaces may not be listed. Their known resources are kept; all other namespaces have been listed."""
 
     def __init__(self, namespaces: Collection[str]) -> None:
         super().__init__(f"no right to look at {', '.join(sorted(namespaces))}")
@@ -90,10 +93,9 @@ class Engine:
         urgent: Collection[str] = (),
         done: Done = lambda *_: None,
     ) -> None:
-        """`listing`: for the sweep; None: it queues what the cache has. `referrers`: whom a change concerns too.
-
-        `others`: kinds that are listed before the first reconcile, and not reconciled. `urgent`: kinds with workers of
-        their own.
+        """`listing`: for the sweep; without it a sweep queues what the cache has. `referrers`: returns the other
+        resources that a change affects. `others`: kinds that are listed before the first reconcile, but not reconciled.
+        `urgent`: kinds with their own workers.
         """
         self.cache = cache
         cache.on_learnt(self._changed)
@@ -120,13 +122,13 @@ class Engine:
         self._missed_in_a_row = 0
         self._sweeps = 0
         self._unheard: dict[Key, int] = {}
-        """What a sweep found (its number), and no event has told of since."""
+        """Resources whose change a sweep (by number) found, and which no event has reported since."""
         self.reconciled = 0
         self.failed = 0
         self.missed = 0
-        """Changes that a sweep found, and no event had told of."""
+        """Changes that a sweep found and that no event had reported."""
         self.seconds = 0.0
-        """Spent in reconciles."""
+        """Seconds spent in reconciles."""
 
     @property
     def queued(self) -> int:
@@ -135,16 +137,16 @@ class Engine:
 
     @property
     def has_looked(self) -> bool:
-        """Whether everything has been listed, so that reconciles take place."""
+        """Whether everything has been listed, so that reconciles run."""
         return self._looked.is_set()
 
     @property
     def kinds(self) -> Sequence[str]:
-        """Those that it reconciles."""
+        """The kinds that are reconciled."""
         return list(self._reconcilers)
 
     def start(self) -> None:
-        """Run the workers, the clock and the sweep."""
+        """Start the workers, the clock and the sweep."""
         loop = asyncio.get_running_loop()
         queues = [self._waiting] * WORKERS + [self._urgent] * (URGENT_WORKERS if self._urgent_kinds else 0)
         self._tasks = [
@@ -153,19 +155,19 @@ class Engine:
         self._tasks += [loop.create_task(self._clock(), name="clock"), loop.create_task(self._sweep(), name="sweep")]
 
     async def close(self) -> None:
-        """End them."""
+        """Stop the workers, the clock and the sweep."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def seen(self, body: Body, *, deleted: bool = False) -> None:
-        """A resource of ours is so now."""
+        """Record a resource's current state."""
         self._unheard.pop(key_of(body), None)
         if self.cache.take(body, deleted=deleted) is News.CHANGED:
             self._changed(key_of(body), body)
 
     def enqueue(self, key: Key) -> None:
-        """Look at a resource soon; at one that has failed, when its time comes."""
+        """Reconcile a resource soon; one whose reconcile failed, when its back-off ends."""
         if key.kind in self._reconcilers and key not in self._attempts:
             self._enqueue(key)
 
@@ -185,7 +187,7 @@ class Engine:
             work.again = True
 
     def later(self, key: Key, delay_s: float) -> None:
-        """Look at it after a while, or sooner if something else asks for that."""
+        """Reconcile a resource after a delay, or sooner if something else asks for that."""
         at = time.monotonic() + delay_s
         if at < self._scheduled.get(key, float("inf")):
             self._scheduled[key] = at
@@ -194,7 +196,7 @@ class Engine:
             self._sooner.set()
 
     def stale(self) -> str:
-        """Why this operator is deaf, or stuck; "": it is neither."""
+        """Return why this operator is deaf or stuck; "" if it is neither."""
         now = time.monotonic()
         if self._missed_in_a_row >= DEAF_SWEEPS:
             return f"the last {self._missed_in_a_row} sweeps found changes that no watch had told of"
@@ -262,7 +264,7 @@ class Engine:
                 pass
 
     async def _first_look(self) -> None:
-        """List everything, or as much as can be listed by then; events come in meanwhile."""
+        """List everything, or as much as can be listed within FIRST_LOOK_S; events arrive meanwhile."""
         left = [*self._others, *self._reconcilers] if self._listing is not None else []
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
@@ -281,8 +283,8 @@ class Engine:
         self._looked.set()
 
     async def _list(self, kind: str) -> tuple[Mapping[Key, bool], Collection[str]]:
-        """What there is of a kind by the listing, and whether that was news of something that was known; and the
-        namespaces of which that could not be said.
+        """Return the listed resources of a kind, each with whether its state was news of a known resource; and the
+        namespaces that could not be listed.
         """
         assert self._listing is not None
         found = {}
@@ -292,7 +294,7 @@ class Engine:
                 known = self.cache.get(key) is not None
                 is_news = self.cache.take(body) is News.CHANGED
                 if is_news:
-                    self._changed(key, body)  # its event will be none when it comes
+                    self._changed(key, body)  # its event will be no news when it arrives
                 found[key] = is_news and known
         except Refused as error:
             return found, error.namespaces
@@ -312,7 +314,7 @@ class Engine:
             self._count_missed()
 
     async def sweep(self, kind: str) -> None:
-        """Look at all of a kind, as they are listed now. Raises whatever the listing does."""
+        """Queue all resources of a kind, as listed now. Raises whatever the listing raises."""
         refused: Collection[str] = ()
         if self._listing is not None:
             before = {key_of(body): body["metadata"]["resourceVersion"] for body in self.cache.all(kind)}
@@ -336,7 +338,9 @@ class Engine:
         self._unheard.setdefault(key, self._sweeps)
 
     def _count_missed(self) -> None:
-        """A change that an earlier sweep found, and no event has told of since, was missed; a newer one may be late."""
+        """Count changes found by an earlier sweep that no event has reported since as missed; newer ones may just be
+        late.
+        """
         missed = [key for key, sweep in self._unheard.items() if sweep < self._sweeps]
         for key in missed:
             del self._unheard[key]

@@ -1,7 +1,7 @@
 """The operator's HTTP port.
 
-/healthz   200 while the engine works; 503 with what it is stuck with, or deaf to
-/readyz    200 once everything has been listed, and resources are looked after; 503 before
+/healthz   200 while the engine works; 503 with the reason why it is stuck or deaf
+/readyz    200 once everything has been listed and resources are reconciled; 503 before
 /metrics   Prometheus's text format
 """
 
@@ -14,7 +14,7 @@ from headrace_operator.metrics import CONTENT_TYPE
 
 
 class HttpPort:
-    """One operator's."""
+    """One operator's HTTP server."""
 
     def __init__(
         self,
@@ -23,7 +23,9 @@ class HttpPort:
         metrics: Callable[[], Awaitable[bytes]],
         starting: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`stale`: why it is not healthy; "": it is. `starting`: whether resources are not looked after yet."""
+        """`stale`: returns why the operator is unhealthy; "" if it is healthy. `starting`: whether resources are not
+        reconciled yet.
+        """
         self._stale = stale
         self._starting = starting
         self._metrics_text = metrics
@@ -34,13 +36,13 @@ class HttpPort:
         self._runner = web.AppRunner(application, access_log=None)
 
     async def start(self, host: str, port: int) -> int:
-        """Serve; the port. Raises OSError."""
+        """Start to serve and return the port. Raises OSError."""
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
         return int(self._runner.addresses[0][1])
 
     async def close(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         await self._runner.cleanup()
 
     async def _health(self, _request: web.Request) -> web.Response:

@@ -1,12 +1,12 @@
-"""What the operator asks of the API server, over the same small client as the storage nodes.
+"""The operator's calls to the API server, over the same small client as the storage nodes.
 
-1. Server-side apply under one field manager, so that what others set on the same objects stays.
-2. Nothing is written that is so already: an object carries a digest of what was applied, and is compared with it. What
-   the server writes in its own way (`1024Mi` as `1Gi`) is applied once, not for ever.
-3. "Already absent" is success. An event that cannot be posted is lost, and nothing else with it.
-4. The log has a line for each change that was made, but for statuses (`Reporter` tells what changes in them).
+1. Objects are written by server-side apply under one field manager, so that fields that others set stay.
+2. Nothing is written that is already as wanted: an object carries a digest of what was applied, and is compared with
+   the wanted one. Values that the server normalizes (`1024Mi` to `1Gi`) are applied once, not in each reconcile.
+3. Deleting an absent object is success. An event that cannot be posted is lost, without other consequences.
+4. Every change is logged, except for statuses (`Reporter` logs changes of conditions).
 
-Knows nothing of what the objects mean.
+This module does not interpret the objects.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -29,30 +29,32 @@ log = structlog.get_logger()
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 APPLIED: Final = f"{GROUP}/applied"
-"""Annotation of what is applied: a digest of it, so that a field that is asked for no longer is noticed too."""
+"""Annotation of applied objects: a digest of what was applied, which also reveals fields that are no longer wanted."""
 PAGE: Final = 500
 ATOMIC: Final = frozenset({"selector", "labelSelector", "nodeSelector"})
-"""Maps that Kubernetes takes as one: a label that somebody adds to one selects other things."""
+"""Maps that are compared as a whole: an additional label would select other objects."""
 EITHER_OR: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, None]]]] = {
     "StatefulSet": (("spec", "updateStrategy"), {"rollingUpdate": None}),
     "PodDisruptionBudget": (("spec",), {"minAvailable": None}),
 }
-"""By kind, where a field stands that cannot be beside one of ours. Whose it is keeps it, whatever we apply."""
+"""By kind, the place of a field that excludes one of ours, and the patch that removes it. Its owner keeps it, whatever
+is applied.
+"""
 REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""Answers of the API server that asking again does not change."""
+"""Responses of the API server that a retry does not change."""
 KNOWN: Final = 20_000
-"""Objects of which is remembered what the server made of them."""
+"""Most objects whose state after an apply is remembered."""
 
 
 class NameTaken(Exception):
-    """An object that is to be made is there already, and is somebody else's."""
+    """An object that is to be created exists already, and belongs to another."""
 
     def __init__(self, found: Mapping[str, Any]) -> None:
         super().__init__(f"{found['kind']} {found['metadata']['name']} is somebody else's")
 
 
 class Api(Protocol):
-    """The seam: one call to the API server. Raises ApiError for an answer that is no success, ApiSilent for none."""
+    """One call to the API server; tests replace it. Raises ApiError for an error response, ApiSilent for none."""
 
     async def call(
         self,
@@ -99,7 +101,9 @@ _KINDS: Final = {plural: kind for kind, plural in _PLURALS.items()}
 
 
 def path(api_version: str, kind: str, namespace: str | None, name: str | None = None) -> str:
-    """Of a collection, or of one object. A name is one step of it, whatever a resource has written there."""
+    """Return the path of a collection or of one object. The name is escaped to one path segment, whatever a resource
+    holds.
+    """
     root = "/api" if "/" not in api_version else "/apis"
     within = f"/namespaces/{namespace}" if namespace else ""
     return f"{root}/{api_version}{within}/{_PLURALS[kind]}" + (f"/{_step(name)}" if name else "")
@@ -112,15 +116,15 @@ def _step(name: str) -> str:
 
 
 def path_of(manifest: Mapping[str, Any]) -> str:
-    """Of an object as it is given."""
+    """Return the path of a manifest's object."""
     meta = manifest["metadata"]
     return path(manifest["apiVersion"], manifest["kind"], meta.get("namespace"), meta["name"])
 
 
 def covers(present: object, wanted: object) -> bool:
-    """Whether an object is as asked for, in all that is asked for; what others or the server added is let be. Pure."""
+    """Return whether an object has all that is wanted; fields that others or the server added are ignored. Pure."""
     if not wanted and present is None:
-        return True  # the server leaves out what is empty
+        return True  # the server leaves out empty values
     match wanted:
         case dict():
             return isinstance(present, dict) and all(
@@ -138,20 +142,20 @@ def covers(present: object, wanted: object) -> bool:
 
 
 class Kube:
-    """One API server."""
+    """A client of one API server."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self.patches = 0
-        """Writes of every kind, counted for those who look for hot loops."""
+        """Writes of every kind, counted to reveal hot loops."""
         self.unchanged = 0
-        """Objects that were looked at, and were as they should be."""
+        """Objects that were read, and were as wanted."""
         self._made: dict[str, tuple[str, str]] = {}
-        """By path: the digest that was applied last, and the version of what the server made of it."""
+        """The digest applied last and the version of the resulting object, by path."""
 
     async def apply(self, manifest: Manifest, *, is_ours: Callable[[Manifest], bool] = lambda _found: True) -> Manifest:
-        """Have the object be so in all that is given; as it is then. Raises NameTaken where there is one that is not
-        ours, which is left as it is; ApiError, ApiSilent.
+        """Apply an object and return the result. Raises NameTaken if one exists that is not ours, which stays as it is;
+        ApiError, ApiSilent.
         """
         where = path_of(manifest)
         wanted = _with_digest(manifest)
@@ -168,22 +172,22 @@ class Kube:
         except ApiError as error:
             if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or present is None or manifest["kind"] not in EITHER_OR:
                 raise
-            await self.merge(where, _without_either(wanted))
+            await self.merge(where, _without_excluded(wanted))
             made = await self._server_side_apply(where, wanted)
-        _tell("made" if present is None else "changed", where)
+        _log_change("made" if present is None else "changed", where)
         if len(self._made) >= KNOWN:
             self._made.clear()
         self._made[where] = (mark, _state_of(made))
         return made
 
     async def apply_status(self, resource: Mapping[str, Any], status: Mapping[str, Any]) -> Manifest | None:
-        """Set a resource's status; the resource then. None: that one is gone. Raises ApiError, ApiSilent."""
+        """Set a resource's status; return the resource, or None if it is gone. Raises ApiError, ApiSilent."""
         self.patches += 1
         meta = resource["metadata"]
         manifest = {
             "apiVersion": resource["apiVersion"],
             "kind": resource["kind"],
-            # Not one of the same name that was made since.
+            # The uid excludes a newer resource of the same name.
             "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
             "status": status,
         }
@@ -198,7 +202,9 @@ class Kube:
             return None
 
     async def merge(self, where: str, patch: Mapping[str, Any]) -> Manifest | None:
-        """A merge patch; None: there is no such object. Raises ApiError (409: it has changed since), ApiSilent."""
+        """Apply a merge patch; return the object, or None if there is none. Raises ApiError (409: it has changed
+        since), ApiSilent.
+        """
         self.patches += 1
         try:
             changed = await self._api.call("PATCH", where, body=patch, content_type=MERGE)
@@ -206,11 +212,11 @@ class Kube:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
-        _tell("changed", where, fields=",".join(_leaves(patch)))
+        _log_change("changed", where, fields=",".join(_leaves(patch)))
         return changed
 
     async def create(self, manifest: Manifest) -> bool:
-        """Make an object; whether it was not there yet."""
+        """Create an object; return False if it existed already."""
         self.patches += 1
         meta = manifest["metadata"]
         where = path(manifest["apiVersion"], manifest["kind"], meta.get("namespace"))
@@ -224,24 +230,24 @@ class Kube:
             involved = manifest["involvedObject"]
             log.info("told", kind=involved["kind"], of=_of(involved), **_said(manifest))
         else:
-            _tell("made", f"{where}/{meta.get('name', '')}")
+            _log_change("made", f"{where}/{meta.get('name', '')}")
         return True
 
     async def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
-        """An object; None: there is none."""
+        """Return an object; None if there is none."""
         found = await self._find(path(api_version, kind, namespace, name))
         return None if found is None else {"apiVersion": api_version, "kind": kind, **found}
 
     async def list(
         self, api_version: str, kind: str, namespace: str | None, *, labels: Mapping[str, str] | None = None
     ) -> Sequence[Manifest]:
-        """All objects of a kind that have these labels; namespace None: of all."""
+        """Return all objects of a kind that have these labels; namespace None: of all namespaces."""
         return [each async for each in self.pages(api_version, kind, namespace, labels=labels)]
 
     async def pages(
         self, api_version: str, kind: str, namespace: str | None, *, labels: Mapping[str, str] | None = None
     ) -> AsyncIterator[Manifest]:
-        """As `list`, a page in memory at a time."""
+        """Like `list`, with one page in memory at a time."""
         params = {"limit": str(PAGE)}
         if labels:
             params["labelSelector"] = ",".join(f"{key}={value}" for key, value in labels.items())
@@ -255,12 +261,15 @@ class Kube:
             params["continue"] = following
 
     async def revision(self, api_version: str, kind: str, namespace: str | None) -> int:
-        """The API server's revision now, as a list of this kind tells it. Raises ApiError, ApiSilent, ValueError."""
+        """Return the API server's current revision, from a list of this kind. Raises ApiError, ApiSilent, ValueError.
+        """
         listed = await self._api.call("GET", path(api_version, kind, namespace), params={"limit": "1"})
         return int(listed["metadata"]["resourceVersion"])
 
     async def events_of(self, kind: str, namespace: str, name: str) -> Sequence[Manifest]:
-        """What Kubernetes tells of an object; none where this operator may not ask. Raises ApiError, ApiSilent."""
+        """Return Kubernetes' events about an object; none if this operator may not read events. Raises ApiError,
+        ApiSilent.
+        """
         params = {"limit": str(PAGE), "fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"}
         try:
             listed = await self._api.call("GET", path("v1", "Event", namespace), params=params)
@@ -282,8 +291,8 @@ class Kube:
         version: str | None = None,
         propagation: str | None = None,
     ) -> bool:
-        """Have an object be gone; `uid`: that one only; `version`: only as it was then (its resourceVersion). Whether
-        there was such a one.
+        """Delete an object; return whether it existed. `uid`: only that object; `version`: only in that
+        resourceVersion.
         """
         self.patches += 1
         body: Manifest = {}
@@ -299,15 +308,14 @@ class Kube:
             if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
             return False
-        _tell("deleted", path(api_version, kind, namespace, name))
+        _log_change("deleted", path(api_version, kind, namespace, name))
         return True
 
     async def tell(
         self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False, mark: str = ""
     ) -> bool:
-        """Post an event about a resource; whether it is there now. `mark`: names what happened, and it is posted once.
-
-        Raises nothing of Kubernetes': what it tells of has happened anyway.
+        """Post an event about a resource; return whether it is posted. `mark`: identifies what happened, so that it is
+        posted once. Raises no errors of Kubernetes: what the event reports has happened anyway.
         """
         meta = resource["metadata"]
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -356,8 +364,8 @@ class Kube:
             raise
 
 
-def _tell(what: str, where: str, **more: str) -> None:
-    """Log a change that was made to an object."""
+def _log_change(what: str, where: str, **more: str) -> None:
+    """Log a change of an object."""
     root, _, name = where.rpartition("/")
     above, _, plural = root.rpartition("/")
     namespace = above.partition("/namespaces/")[2]
@@ -373,7 +381,7 @@ def _said(event: Manifest) -> dict[str, str]:
 
 
 def _leaves(patch: Mapping[str, Any], at: str = "") -> list[str]:
-    """The fields that a merge patch sets: their names, as a value may be anything."""
+    """Return the names of the fields that a merge patch sets, without values, which may be secret."""
     found = []
     for name, value in patch.items():
         inside = isinstance(value, Mapping) and value
@@ -381,8 +389,10 @@ def _leaves(patch: Mapping[str, Any], at: str = "") -> list[str]:
     return found
 
 
-def _without_either(wanted: Manifest) -> Manifest:
-    """A merge patch: ours, and not what excludes it (EITHER_OR); in one, as the server fills in what is missing."""
+def _without_excluded(wanted: Manifest) -> Manifest:
+    """Return a merge patch that sets our fields and removes those that exclude them (EITHER_OR), in one patch, as the
+    server fills in missing fields.
+    """
     where, others = EITHER_OR[wanted["kind"]]
     part: Any = wanted
     for name in where:
@@ -400,6 +410,7 @@ def _with_digest(manifest: Manifest) -> Manifest:
 
 
 def _state_of(found: Mapping[str, Any]) -> str:
-    """A version that an object's own status does not change, where there is one, and else any change does."""
+    """Return a version of the object that its own status does not change, if it has a generation; else any change does.
+    """
     meta = found["metadata"]
     return f"{meta.get('uid', '')}/{meta.get('generation') or meta.get('resourceVersion', '')}"

@@ -1,15 +1,14 @@
 """The operator's process: kopf watches, `engine` works.
 
-kopf's part is to list and watch, to retry that, and to say what it saw: `on.event` handlers, which leave neither
-finalizers nor annotations. What is made of it is the reconcilers'. Settings come from the environment, which the chart
-sets:
+kopf lists and watches, retries that, and reports events: by `on.event` handlers, which leave neither finalizers nor
+annotations. Reconcilers do the rest. Settings are environment variables, which the chart sets:
 
-    HEADRACE_NODE_IMAGE, HEADRACE_SPARK_IMAGE   what resources run that name no image
-    HEADRACE_NAMESPACES                         those that are looked after, by commas; none: all
-    HEADRACE_CLUSTER_RIGHTS                     0: no right to look at namespaces, workers and CRDs
-    HEADRACE_SWEEP_S                            seconds between two looks at everything
-    HEADRACE_BACKOFF_S                          seconds that what failed again and again waits, at most
-    POD_NAMESPACE                               the operator's own
+    HEADRACE_NODE_IMAGE, HEADRACE_SPARK_IMAGE   images for resources that name none
+    HEADRACE_NAMESPACES                         watched namespaces, separated by commas; empty: all
+    HEADRACE_CLUSTER_RIGHTS                     0: no right to read namespaces, workers and CRDs
+    HEADRACE_SWEEP_S                            seconds between two sweeps
+    HEADRACE_BACKOFF_S                          longest back-off, in seconds
+    POD_NAMESPACE                               the operator's own namespace
 """
 
 import asyncio
@@ -54,7 +53,9 @@ log = structlog.get_logger()
 
 PORT: Final = 8080
 RETRIES_S: Final = (1.0, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0, 30.0)
-"""Before kopf asks the API server again, where it watches some namespaces alone; the last of them for ever."""
+"""Pauses before kopf retries a request to the API server, if it watches some namespaces only; the last is repeated for
+ever.
+"""
 WORKERS: Final = 16
 IDLE_S: Final = 0.05
 SERVER_S: Final = 300
@@ -69,7 +70,7 @@ BELONGING: Final[Sequence[tuple[str, str, str, Mapping[str, Any]]]] = (
     ("batch", "v1", "jobs", _OF_A_CLUSTER),
     (GROUP, VERSION, "storagenodes", _OF_A_CLUSTER),
 )
-"""What is watched of a cluster and its jobs; of the rest the sweep sees whether it is as it should be."""
+"""Watched objects of clusters and jobs; changes of other objects are found by the sweep."""
 
 
 class Operator:
@@ -86,11 +87,11 @@ class Operator:
         longest_backoff_s: float = BACKOFF_S[-1],
         cluster_rights: bool = True,
     ) -> None:
-        """`cluster_rights`: whether it may look at namespaces and workers."""
+        """`cluster_rights`: whether the operator may read namespaces and workers."""
         self._api = api
         self._namespaces = namespaces
         self._refused: set[str] = set()
-        """Namespaces that could not be looked at."""
+        """Namespaces that could not be read."""
         self._routes = Routes()
         self.kube, self._admin, self._pods, cache = Kube(api), Admin(self._routes), PodHttp(), Cache()
         self._reporter = Reporter(self.kube, cache=cache)
@@ -117,14 +118,14 @@ class Operator:
         )
 
     async def start(self, port: int = PORT) -> None:
-        """Work, and say how it goes. Raises OSError."""
+        """Start all parts. Raises OSError."""
         self.engine.start()
         self._watch.start()
         self._revisions.start()
         await self.http.start("", port)
 
     async def close(self) -> None:
-        """End what `start` began."""
+        """Stop all parts."""
         closing: list[Callable[[], Awaitable[None]]] = [
             self._watch.close,
             self._revisions.close,
@@ -138,7 +139,9 @@ class Operator:
             await close()
 
     def namespace_seen(self, body: Body, *, deleted: bool) -> None:
-        """One of them is so now. When it ends, the operator lets go of what is in it; if it is its own, of all."""
+        """Record a namespace's current state. If it is being deleted, finalizers in it are removed; if it is the
+        operator's own, all are.
+        """
         cache, name = self.engine.cache, str(body["metadata"]["name"])
         self.engine.seen(body, deleted=deleted)
         if not is_ending(cache, name):
@@ -189,7 +192,7 @@ class Operator:
             self.engine.enqueue(key)
 
     async def _revision(self) -> int:
-        """The API server's; of the namespaces that are looked after, the first that may be looked at tells it."""
+        """Return the API server's revision, from the first watched namespace that may be read."""
         everywhere: Sequence[str | None] = self._namespaces or [None]
         *others, last = everywhere
         for namespace in others:
@@ -219,14 +222,14 @@ class Operator:
             raise Refused(left)
 
     def _tell_refused(self, refused: Mapping[str, ApiError]) -> None:
-        """Once for each namespace, until it can be looked at again."""
+        """Log a namespace that cannot be read once, until it can be read again."""
         for namespace in refused.keys() - self._refused:
             error = str(refused[namespace])
             log.warning("no right to look at a namespace: the others are looked after", of=namespace, error=error)
         self._refused = set(refused)
 
     def _is_gone(self, namespace: str) -> bool:
-        """Whether there is no such namespace, as far as this operator may look at namespaces."""
+        """Return whether a namespace does not exist, as far as this operator may read namespaces."""
         cache = self.engine.cache
         return bool(cache.count("Namespace")) and cache.get(Key("Namespace", "", namespace)) is None
 
@@ -261,8 +264,8 @@ def _has_cluster_rights() -> bool:
 
 
 class Pause(float):
-    """Seconds before kopf asks again that no `Retry-After` makes longer: kopf takes whichever is greater, and a server,
-    or what stands before it, may name any time.
+    """Seconds before kopf retries, which no `Retry-After` prolongs: kopf takes the greater of both, and a server, or a
+    proxy before it, may name any time.
     """
 
     def __lt__(self, other: float) -> bool:
@@ -270,8 +273,8 @@ class Pause(float):
 
 
 class Retries:
-    """RETRIES_S, without an end. What kopf has asked for in vain often enough ends it, and the operator with it; so one
-    namespace in which the operator has no rights any more would end it for all others.
+    """RETRIES_S, continued without end. When kopf's retries are exhausted kopf ends, and the operator with it; so one
+    namespace in which the operator has lost its rights would end it for all others.
     """
 
     def __iter__(self) -> Iterator[float]:
@@ -279,8 +282,9 @@ class Retries:
 
 
 def bound(settings: kopf.OperatorSettings, *, namespaced: bool = False) -> None:
-    """How long watches last, and how many events are under way. A worker of kopf's is of one object, and stays for
-    `idle_timeout` after its last event: with kopf's 5 s, 16 of them would hear of three objects a second.
+    """Limit how long watches last, and how many events are handled concurrently. Each of kopf's workers serves one
+    object, and stays for `idle_timeout` after its last event: with kopf's 5 s, 16 workers would handle three objects a
+    second.
     """
     pauses = settings.networking.error_backoffs
     pauses = pauses if isinstance(pauses, Iterable) else [pauses]
@@ -295,13 +299,13 @@ def bound(settings: kopf.OperatorSettings, *, namespaced: bool = False) -> None:
 
 @kopf.on.login()
 def login(**settings: Any) -> kopf.ConnectionInfo | None:
-    """By the service account alone: kopf's own choice would load the official client (CONTRIBUTING.md, Libraries)."""
+    """Log in by the service account only: kopf's default would load the official client (CONTRIBUTING.md, Libraries)."""
     return kopf.login_with_service_account(**settings)
 
 
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-    """Bound what kopf does, and start the operator."""
+    """Limit kopf, and start the operator."""
     global _operator
     bound(settings, namespaced=bool(_namespaces()))
     settings.scanning.disabled = not _has_cluster_rights()
@@ -321,17 +325,17 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
 
 @kopf.on.cleanup()
 async def stop(**_: Any) -> None:
-    """End what `start` began."""
+    """Stop the operator."""
     await _running().close()
 
 
 async def seen(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
-    """One of our resources is so now."""
+    """Record the current state of one of Headrace's resources."""
     _running().engine.seen(dict(body), deleted=event["type"] == "DELETED")
 
 
 async def touched(body: kopf.Body, **_: Any) -> None:
-    """Something that belongs to a cluster, or to a job of it, has changed: look whether it is as it should be."""
+    """Reconcile the cluster or job that a changed object belongs to."""
     meta = body["metadata"]
     job = meta["labels"].get(JOB_LABEL)
     kind, name = ("StreamJob", job) if job is not None else ("StreamCluster", meta["labels"][CLUSTER_LABEL])
@@ -339,12 +343,12 @@ async def touched(body: kopf.Body, **_: Any) -> None:
 
 
 async def namespace_seen(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
-    """For clusters that other namespaces may use, and for those that end."""
+    """Record a namespace, for clusters that other namespaces may use, and for the removal of finalizers."""
     _running().namespace_seen({"kind": "Namespace", **dict(body)}, deleted=event["type"] == "DELETED")
 
 
 def register() -> None:
-    """Have kopf watch what this operator may look at."""
+    """Make kopf watch what this operator may read."""
     for plural in OURS:
         kopf.on.event(GROUP, VERSION, plural)(seen)
     for group, version, plural, labels in BELONGING:
@@ -354,7 +358,7 @@ def register() -> None:
 
 
 def main() -> None:
-    """The process. Raises SystemExit."""
+    """Run the process. Raises SystemExit."""
     limits = LogLimits()
     log_to(sys.stderr, limits)
     register()

@@ -1,7 +1,7 @@
-"""The operator's metrics, as prometheus-client tells them: what each is, what is counted as it happens, and what is
-read when Prometheus asks.
+"""The operator's metrics for prometheus-client: their declarations, those counted as they happen, and those read at
+each scrape.
 
-Knows nothing of who counts: the parts of the operator keep their own counts, and `figures` reads them.
+The parts of the operator keep their own counts, and `figures` reads them.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "headrace_operator_"
 BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 AT_ONCE: Final = 500
-"""Resources that are looked at before others have their turn on the loop."""
+"""Resources that are processed before the loop serves other tasks."""
 
 Figures = Mapping[str, Mapping[tuple[str, ...], float]]
-"""By name without PREFIX, and by the values of its labels."""
+"""Values by the metric's name without PREFIX, and by the values of its labels."""
 
 FIGURES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "reconciles_total": (("outcome",), "Looks at a resource, by what came of them; those that failed are repeated."),
@@ -42,12 +42,12 @@ FIGURES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         "Resources by kind, condition and the condition's status; Ready sums up.",
     ),
 }
-"""The labels of what is read when Prometheus asks, and what it is."""
+"""The labels and the help text of the metrics that are read at each scrape."""
 DURATION: Final = "reconcile_duration_seconds"
 DURATION_LABELS: Final = ("kind", "outcome")
 DURATION_HELP: Final = "How long a reconcile took, by kind and outcome."
 
-# What a series began at is told by no metric of Headrace: it would double the series of what is counted.
+# Headrace exports no creation times of counters: they would double the number of series.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -63,20 +63,20 @@ class Reconciles:
         )
 
     def done(self, kind: str, seconds: float, error: Exception | None) -> None:
-        """A reconcile has ended."""
+        """Count a reconcile that has ended."""
         self._durations.labels(kind, "done" if error is None else "failed").observe(seconds)
         if error is not None:
             self.errors[kind, type(error).__name__] += 1
 
 
 class Told(Collector):
-    """What was read for one answer."""
+    """A collector of the values that were read for one scrape."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
     def collect(self) -> Iterable[Metric]:
-        """As prometheus-client's registry asks. Raises KeyError for what FIGURES does not have."""
+        """Yield the metrics to prometheus-client's registry. Raises KeyError for a name that FIGURES does not have."""
         for name, series in self._figures.items():
             labels, what = FIGURES[name]
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -87,12 +87,14 @@ class Told(Collector):
 
 
 class Metrics:
-    """All of one operator's."""
+    """All metrics of one operator."""
 
     def __init__(
         self, *, reconciles: Reconciles, figures: Callable[[], Figures], cache: Cache, kinds: Sequence[str]
     ) -> None:
-        """`figures`: all of FIGURES but what is counted of `reconciles` and of the resources of `kinds` in `cache`."""
+        """`figures`: reads all of FIGURES except those counted by `reconciles`, and the numbers of resources of `kinds`
+        in `cache`.
+        """
         self._figures = figures
         self._cache = cache
         self._kinds = kinds
@@ -100,7 +102,7 @@ class Metrics:
         ProcessCollector(registry=reconciles.registry)
 
     async def text(self) -> bytes:
-        """What /metrics answers."""
+        """Return the response of /metrics."""
         objects = await conditions(self._cache, self._kinds)
         counted: Figures = {
             "resources": {(kind,): self._cache.count(kind) for kind in self._kinds},
@@ -113,7 +115,7 @@ class Metrics:
 
 
 async def conditions(cache: Cache, kinds: Sequence[str]) -> Mapping[tuple[str, ...], float]:
-    """How many resources have a condition so, by kind, condition and status; others have their turn meanwhile."""
+    """Return how many resources have a condition, by kind, condition and status; other tasks run in between."""
     found: Counter[tuple[str, ...]] = Counter()
     for kind in kinds:
         for number, body in enumerate(cache.all(kind), 1):

@@ -1,6 +1,6 @@
-"""What pods tell over HTTP, at their own addresses: whether a storage node can be spared, how a job's driver gets on.
+"""HTTP requests to pods, at their own addresses: whether a storage node can be spared, how a job's driver proceeds.
 
-A pod that does not answer is nothing out of the ordinary: it starts, ends, or hangs.
+A pod that does not answer is normal: it starts, ends, or hangs.
 """
 
 from collections.abc import Mapping
@@ -12,21 +12,21 @@ ANSWER_S: Final = 3.0
 
 
 class Answer(NamedTuple):
-    """Of a pod."""
+    """A pod's response."""
 
     status: int
     text: str
 
 
 class Pods(Protocol):
-    """What reconcilers ask of pods: the seam for tests."""
+    """The requests that reconcilers send to pods; tests replace the implementation."""
 
     async def get(self, pod: Mapping[str, Any], port: int, path: str) -> Answer | None:
-        """What a pod answers; None: it does not."""
+        """Return a pod's response; None if it does not answer."""
 
 
 class PodHttp:
-    """All pods. Belongs to the loop that first calls it."""
+    """HTTP client for all pods. Belongs to the event loop that first calls it."""
 
     def __init__(self) -> None:
         self._http: aiohttp.ClientSession | None = None
@@ -37,7 +37,7 @@ class PodHttp:
         if not address:
             return None
         if self._http is None:
-            # An address may be another pod's by the next call.
+            # By the next call the address may belong to another pod.
             connector = aiohttp.TCPConnector(force_close=True)
             self._http = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S))
         host = f"[{address}]" if ":" in address else address
@@ -48,6 +48,6 @@ class PodHttp:
             return None
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Close the client."""
         if self._http is not None:
             await self._http.close()

@@ -1,11 +1,11 @@
-"""Notices that the API server went back to an older state, as it does where etcd is restored from a backup.
+"""Detects that the API server went back to an older state, as after a restore of etcd from a backup.
 
-What the operator remembers is then of a state that is no more, and has higher versions than all that it is told from
-now on: watches go on from versions that the server has yet to reach, and are silent until it has, and what is listed
-seems to be older than what is known. So the operator says that it is not well, and Kubernetes starts it again, with
+What the operator remembers is then of a state that no longer exists, with higher versions than all that it receives
+from then on: watches continue from versions that the server has yet to reach, and are silent until it has, and listed
+objects seem older than the known ones. So the operator reports itself as unhealthy, and Kubernetes restarts it, with
 nothing remembered.
 
-The revision of a list without a version is etcd's own: it rises with every write, and never falls otherwise.
+The revision of a list without a version is etcd's own: it rises with every write, and otherwise never falls.
 """
 
 import asyncio
@@ -22,24 +22,25 @@ LOOK_S: Final = 10.0
 
 
 class RevisionWatch:
-    """Of one API server, or of several over one etcd."""
+    """Watches one API server, or several over one etcd."""
 
     def __init__(self, revision: Callable[[], Awaitable[int]], *, every_s: float = LOOK_S) -> None:
-        """`revision`: the server's, now. Raises HeadraceError where that cannot be told, ValueError where it is no
-        number."""
+        """`revision`: returns the server's current revision. Raises HeadraceError if it is unavailable, ValueError if
+        it is no number.
+        """
         self.set_back = ""
-        """Why the operator has to start again; empty while it has not."""
+        """Why the operator has to restart; "" if it need not."""
         self._revision = revision
         self._every_s = every_s
         self._highest = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start to watch the revision."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="revision-watch")
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

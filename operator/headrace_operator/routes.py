@@ -1,11 +1,12 @@
-"""How clusters are reached whose nodes ask the operator who it is: by which addresses, and with what proof.
+"""How the operator reaches clusters with security: by which addresses, and with which credentials.
 
-Reconcilers name a cluster by where its clients begin, and nodes as the cluster tells of them: addresses inside of
-Kubernetes, `NAME-bootstrap.NAMESPACE.svc:PORT` and `POD.NAME-nodes.NAMESPACE.svc:PORT`. Where a cluster has a route,
-both lead to the operator's own listener instead, over TLS and with its password. While pods are made anew that get the
-listener then, those that have it are asked, and the others in clear, as they ever were.
+Reconcilers name a cluster by its bootstrap address, and nodes by the addresses that the cluster reports, all inside
+Kubernetes: `NAME-bootstrap.NAMESPACE.svc:PORT` and `POD.NAME-nodes.NAMESPACE.svc:PORT`. If a cluster has a route, both
+lead to the operator's own listener instead, over TLS and with its password. While pods are recreated to get that
+listener, those that have it are called over it, and the others in clear text as before.
 
-Nothing is ever sent in clear to a pod that has the listener. No I/O but the reading of certificates, in `Route.of`.
+Nothing is ever sent in clear text to a pod that has the listener. No I/O, except for the reading of certificates in
+`Route.of`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,65 +20,67 @@ from headrace_operator.builders.names import CLIENT_PORT, EXTERNAL_PORT, OPERATO
 
 MOST_SHARDS: Final = 32
 INSIDE: Final = (CLIENT_PORT, SECURE_PORT, EXTERNAL_PORT, OPERATOR_PORT)
-"""First ports of listeners that a node's address may have."""
+"""First ports of the listeners that a node's address may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """To one cluster."""
+    """The route to one cluster."""
 
     access: Access = field(repr=False)
     mark: str
-    """Another one: what is proved, or trusted, is not what it was."""
+    """A digest of the client properties: it changes with the credentials and the trusted authorities."""
     pods: tuple[str, ...] = ()
-    """Those that have the operator's listener, where not all do; else none are named."""
+    """The pods that have the operator's listener, if not all do; otherwise empty."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str], pods: Sequence[str] = ()) -> "Route":
-        """[blocking for a moment] Raises KafkaError for properties that cannot be used."""
+        """[blocking for a moment] Return the route by these client properties. Raises KafkaError for properties that
+        cannot be used.
+        """
         return cls(Access(security_of(properties)), digest(dict(properties)), tuple(pods))
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a call goes; `access` None: in clear."""
+    """The destination of a call; `access` None: in clear text."""
 
     address: str
     access: Access | None = field(default=None, repr=False)
     mark: str = ""
     closed: str = ""
-    """Why nothing may be asked; "": it may."""
+    """Why no call may be sent; "" if calls may be sent."""
 
 
 class Routes:
-    """Of all clusters."""
+    """The routes to all clusters."""
 
     def __init__(self) -> None:
         self._routes: dict[tuple[str, str], Route | str | None] = {}
 
     def put(self, namespace: str, name: str, route: Route | None) -> None:
-        """What is known of a cluster; None: its nodes ask nobody who he is."""
+        """Set the route of a cluster; None if its nodes need no authentication."""
         self._routes[namespace, name] = route
 
     def close(self, namespace: str, name: str, why: str) -> None:
-        """Nothing is known by which a cluster could be asked that asks for proofs."""
+        """Refuse calls to a cluster that needs authentication, for which no credentials are known."""
         self._routes[namespace, name] = why
 
     def forget(self, namespace: str, name: str) -> None:
-        """There is no such cluster any more."""
+        """Remove the route of a cluster that no longer exists."""
         self._routes.pop((namespace, name), None)
 
     def get(self, namespace: str, name: str) -> Route | None:
-        """The route to a cluster."""
+        """Return the route to a cluster; None if there is none."""
         found = self._routes.get((namespace, name))
         return found if isinstance(found, Route) else None
 
     def is_known(self, namespace: str, name: str) -> bool:
-        """Whether anybody has looked how the cluster is reached."""
+        """Return whether it has been determined how the cluster is reached."""
         return (namespace, name) in self._routes
 
     def way(self, address: str) -> Way:
-        """Where a call to an address goes."""
+        """Return the destination of a call to an address."""
         host, _, port = address.rpartition(":")
         of = _cluster_of(host)
         if of is None:
@@ -96,7 +99,7 @@ class Routes:
 
 
 def _cluster_of(host: str) -> tuple[str, str, str] | None:
-    """Namespace, name of the cluster and of the pod, "" for the Service; None: an address of somewhere else."""
+    """Return namespace, cluster and pod of an address, with pod "" for the Service; None for an address elsewhere."""
     match host.split("."):
         case [service, namespace, "svc"] if service.endswith("-bootstrap"):
             return namespace, service.removesuffix("-bootstrap"), ""

@@ -1,4 +1,4 @@
-"""What users ask for: the `spec` of each kind, with its defaults, as the CRDs have checked it. Pure."""
+"""The `spec` of each kind of resource, with its defaults, as validated by the CRDs. Pure."""
 
 import os
 import re
@@ -18,11 +18,11 @@ FINALIZER: Final = f"{GROUP}/delete"
 PAUSED: Final = f"{GROUP}/paused"
 AUTO: Final = "auto"
 OWN_NAMESPACE: Final = os.environ.get("POD_NAMESPACE", "")
-"""The operator's; "": not known."""
+"""The operator's namespace; "" if it is unknown."""
 
 
 class Spec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Fields that this version does not know are left alone."""
+    """Base of all specs. Fields that this version does not know are ignored."""
 
 
 class ClusterRef(Spec, frozen=True):
@@ -57,7 +57,7 @@ class SecretKey(Spec, frozen=True):
 
 
 class Certificate(Spec, frozen=True):
-    """Of a listener: somebody else's (cert-manager's), in place of one by the cluster's own authority."""
+    """A listener's certificate that the user provides (for example by cert-manager), in place of the cluster's own."""
 
     secret_ref: SecretRef
 
@@ -70,21 +70,21 @@ class Entry(Spec, frozen=True):
 
 
 class Authorities(Spec, frozen=True):
-    """Certificates of authorities that somebody else keeps: one of both is named."""
+    """User-provided certificates of authorities: either field is set."""
 
     secret_ref: Entry | None = None
     config_map_ref: Entry | None = None
 
 
 class ClientCa(Authorities, frozen=True):
-    """Whose certificates clients of a listener show."""
+    """The authorities of the certificates that clients of a listener show."""
 
     include_cluster_ca: bool = False
-    """The cluster's own authority of clients counts too."""
+    """Whether the cluster's own authority of clients is accepted too."""
 
 
 class OAuth(Spec, frozen=True):
-    """Whose tokens a listener takes."""
+    """The tokens that a listener accepts."""
 
     jwks_url: str
     issuer: str
@@ -94,11 +94,11 @@ class OAuth(Spec, frozen=True):
     required_scopes: list[str] = []
     groups_claim: str | None = None
     jwks_ca: Authorities | None = None
-    """Of the server that has the keys; None: those of the nodes' image."""
+    """The authorities for the server of the issuer's keys; None for those of the nodes' image."""
 
 
 class Listener(Spec, frozen=True):
-    """How clients come in. Without a protocol: SASL_SSL where security is enabled, else PLAINTEXT."""
+    """How clients connect. Without a protocol: SASL_SSL if security is enabled, else PLAINTEXT."""
 
     protocol: str | None = None
     mechanisms: list[str] = []
@@ -108,12 +108,12 @@ class Listener(Spec, frozen=True):
     max_reauth_seconds: int = 0
     certificate: Certificate | None = None
     client_ca: ClientCa | None = None
-    """None: the cluster's own."""
+    """None for the cluster's own authority."""
     default_stream: str | None = None
 
 
 class Outside(Spec, frozen=True, kw_only=True):
-    """How clients outside of Kubernetes reach a listener: a Service per pod."""
+    """How clients outside Kubernetes reach a listener: a Service per pod."""
 
     type: str
     node_ports: list[int] = []
@@ -122,11 +122,11 @@ class Outside(Spec, frozen=True, kw_only=True):
 
 
 class Additional(Listener, frozen=True, kw_only=True):
-    """One more, inside or outside."""
+    """An additional listener, inside or outside."""
 
     name: str
     port: int
-    """Of shard 0."""
+    """The listener's port on shard 0."""
     external: Outside | None = None
 
 
@@ -138,20 +138,21 @@ class External(Listener, frozen=True, kw_only=True):
 
     @property
     def outside(self) -> Outside:
-        """What it says beside what every listener says."""
+        """The fields that listeners inside do not have."""
         return Outside(type=self.type, node_ports=self.node_ports, host=self.host, annotations=self.annotations)
 
 
 class Listeners(Spec, frozen=True):
     internal: Listener = Listener()
     secure: Listener | None = None
-    """A second one inside, for clients that move there while the first is plain still."""
+    """A second listener inside, for clients that migrate to it while the first one is still in clear text."""
     external: External | None = None
     additional: list[Additional] = []
 
 
 class Certificates(Spec, frozen=True):
-    """How long the cluster's own authorities and what they sign live, and when they are made anew."""
+    """How long the cluster's own authorities and the certificates that they sign are valid, and when they are renewed.
+    """
 
     validity_days: int = 365
     renewal_days: int = 30
@@ -160,7 +161,7 @@ class Certificates(Spec, frozen=True):
 
 
 class Permissions(Spec, frozen=True):
-    """Access expressions of one object; None: it has none of its own."""
+    """Access expressions of one object; None if it has no expression of its own."""
 
     produce: str | None = None
     consume: str | None = None
@@ -169,19 +170,19 @@ class Permissions(Spec, frozen=True):
     admin: str | None = None
 
     def given(self) -> dict[str, str]:
-        """By permission, those that are said."""
+        """Return the expressions that are set, by permission."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
 
 
 class Security(Spec, frozen=True):
-    """Of a cluster."""
+    """A cluster's security."""
 
     enabled: bool = False
     authorization: bool = True
-    """Whether access expressions hold."""
+    """Whether access expressions are checked."""
     certificates: Certificates = Certificates()
     permissions: Permissions = Permissions()
-    """Of the cluster as a whole."""
+    """The expressions of the cluster as a whole."""
     network_policy: bool = True
 
 
@@ -203,20 +204,20 @@ class Zones(Spec, frozen=True):
 
 
 class PassedOn(Spec, frozen=True):
-    """Of pods of either kind, as Kubernetes knows them."""
+    """Fields for pods of clusters and jobs that are passed to Kubernetes unchanged."""
 
     volumes: list[dict[str, Any]] = []
     volume_mounts: list[dict[str, Any]] = []
-    """Of Headrace's own container."""
+    """Mounts of Headrace's own container."""
     sidecars: list[dict[str, Any]] = []
-    """Containers beside it."""
+    """Containers beside Headrace's own."""
     init_containers: list[dict[str, Any]] = []
     security_context: dict[str, Any] | None = None
-    """None: the user of the images."""
+    """None for the user of the images."""
 
 
 class PodSpec(PassedOn, frozen=True):
-    """Passed on."""
+    """Fields for storage nodes' pods that are passed to Kubernetes."""
 
     env: list[dict[str, Any]] = []
     annotations: dict[str, str] = {}
@@ -239,7 +240,7 @@ class AllowedNamespaces(Spec, frozen=True):
 
 
 class SparkDefaults(Spec, frozen=True):
-    """Of StreamJobs that do not say it themselves."""
+    """Defaults for StreamJobs."""
 
     image: str | None = None
     image_pull_policy: str | None = None
@@ -251,7 +252,7 @@ class Tracing(Spec, frozen=True):
 
 
 class ClusterSpec(Spec, frozen=True):
-    """StreamCluster."""
+    """The spec of a StreamCluster."""
 
     nodes: int = 3
     shards: int = 1
@@ -276,17 +277,17 @@ class ClusterSpec(Spec, frozen=True):
 
     @property
     def replicas(self) -> int:
-        """Of the default volume: never two in a pod."""
+        """Replicas of the default volume: at most one per pod."""
         return self.replication.replicas or default_replicas(self.nodes)
 
     @property
     def min_in_sync(self) -> int:
-        """Of the default volume."""
+        """Least in-sync replicas of the default volume."""
         return self.replication.min_in_sync or default_min_in_sync(self.replicas)
 
 
 class VolumeSpec(Spec, frozen=True):
-    """Volume."""
+    """The spec of a Volume."""
 
     cluster_ref: ClusterRef
     name: str | None = None
@@ -300,7 +301,7 @@ class VolumeSpec(Spec, frozen=True):
 
 
 class StreamSpec(Spec, frozen=True):
-    """Stream."""
+    """The spec of a Stream."""
 
     cluster_ref: ClusterRef
     path: str
@@ -318,7 +319,7 @@ class StreamSpec(Spec, frozen=True):
 
 
 class TopicSpec(Spec, frozen=True):
-    """Topic."""
+    """The spec of a Topic."""
 
     cluster_ref: ClusterRef
     stream: str
@@ -330,18 +331,18 @@ class TopicSpec(Spec, frozen=True):
 
 
 class Scram(Spec, frozen=True):
-    """A password: of a Secret beside the resource, or generated."""
+    """A password: from a Secret beside the resource, or generated."""
 
     mechanism: str = "SCRAM-SHA-512"
     password: SecretKey | None = None
 
 
 class TlsCertificate(Spec, frozen=True):
-    """A certificate of the clients' authority."""
+    """A certificate signed by the clients' authority."""
 
 
 class Authentication(Spec, frozen=True):
-    """By what a user proves who it is; without either: by a password that is generated."""
+    """How a user authenticates; without either field by a generated password."""
 
     scram: Scram | None = None
     tls: TlsCertificate | None = None
@@ -357,7 +358,7 @@ class Quotas(Spec, frozen=True):
 
 
 class UserSpec(Spec, frozen=True):
-    """StreamUser."""
+    """The spec of a StreamUser."""
 
     cluster_ref: ClusterRef
     user: str | None = None
@@ -375,12 +376,12 @@ class UserRef(Spec, frozen=True):
 
 
 class LinkSource(Spec, frozen=True):
-    """What is copied: `cluster_ref` or `bootstrap`."""
+    """The source of a link: `cluster_ref` or `bootstrap`."""
 
     bootstrap: str | None = None
     cluster_ref: ClusterRef | None = None
     stream: str = ""
-    """None, for an Apache Kafka cluster."""
+    """"" for an Apache Kafka cluster."""
     user_ref: UserRef | None = None
     credentials_secret: str | None = None
 
@@ -395,7 +396,7 @@ class LinkTarget(Spec, frozen=True):
 
 
 class LinkSpec(Spec, frozen=True):
-    """ReplicationLink."""
+    """The spec of a ReplicationLink."""
 
     cluster_ref: ClusterRef
     source: LinkSource
@@ -446,13 +447,13 @@ class Trigger(Spec, frozen=True):
 
 
 class Machine(Spec, frozen=True):
-    """Of a driver or an executor."""
+    """The resources of a driver or an executor."""
 
     cores: int = 1
     cpu: str | None = None
-    """What is requested of Kubernetes, if not as much as `cores`."""
+    """The CPU request, if it differs from `cores`."""
     memory: str = "1Gi"
-    """Of Java; Python's workers have theirs beside it."""
+    """Java's heap; Python's workers have additional memory."""
 
 
 class Autoscale(Spec, frozen=True):
@@ -471,7 +472,7 @@ class Checkpoint(Spec, frozen=True):
 
 
 class JobPodSpec(PassedOn, frozen=True):
-    """Passed on to driver and executors."""
+    """Fields for the pods of driver and executors that are passed to Kubernetes."""
 
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
@@ -482,7 +483,7 @@ class JobPodSpec(PassedOn, frozen=True):
 
 
 class JobSpec(Spec, frozen=True):
-    """StreamJob."""
+    """The spec of a StreamJob."""
 
     cluster_ref: ClusterRef
     application: Application
@@ -510,24 +511,24 @@ class JobSpec(Spec, frozen=True):
 
     @property
     def distributed(self) -> bool:
-        """Whether there are executors beside the driver."""
+        """Whether there are executors besides the driver."""
         return self.executors > 0 or self.autoscale is not None
 
     @property
     def all_inputs(self) -> list[JobInput]:
-        """`input` or `inputs`."""
+        """The inputs, from `input` or `inputs`."""
         return self.inputs if self.input is None else [self.input]
 
     @property
     def own_claim(self) -> bool:
-        """Whether the checkpoint lies on a claim that the operator makes."""
+        """Whether the checkpoint is on a claim that the operator creates."""
         return self.checkpoint.claim is None and self.checkpoint.url is None
 
 
 _KNOWN: Final = [
     msgspec.json.Decoder(spec) for spec in (ClusterSpec, VolumeSpec, StreamSpec, TopicSpec, UserSpec, LinkSpec, JobSpec)
 ]
-"""So that msgspec has learnt the classes before `convert` is given them, which it does not do safely in two threads."""
+"""Decoders that make msgspec analyse the classes once, before `convert` gets them, which is not safe in two threads."""
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FACTORS: Final[Mapping[str, Decimal]] = {
@@ -538,19 +539,19 @@ _FACTORS: Final[Mapping[str, Decimal]] = {
     },
 }
 _QUANTITY: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))([KMGTPE]i|[eE][+-]?[0-9]+|[numkMGTPE]?)")
-"""See Kubernetes' resource.Quantity."""
+"""Kubernetes' resource.Quantity."""
 
 
 def milliseconds(duration: str) -> int:
-    """`90s`, `12h`, `7d` or `0`, as milliseconds. Raises ValueError."""
+    """Return a duration such as `90s`, `12h`, `7d` or `0` in milliseconds. Raises ValueError."""
     number = duration.rstrip("".join(set("".join(_UNITS))))
     unit = duration[len(number) :]
     return int(number) * _UNITS[unit] if unit else int(number)
 
 
 def quantity(text: str | int) -> int:
-    """`10Gi`, `500M`, `1.5Ti` or `1e9`, as bytes, rounded down; also as the API server writes them (1.3Gi comes back as
-    `1395864371200m`). Raises ValueError.
+    """Return a quantity such as `10Gi`, `500M`, `1.5Ti` or `1e9` in bytes, rounded down; also in the API server's form
+    (1.3Gi is returned as `1395864371200m`). Raises ValueError.
     """
     found = _QUANTITY.fullmatch(str(text))
     if found is None:

@@ -1,4 +1,4 @@
-"""The status of a resource: conditions and figures, and when they are worth a patch. Pure."""
+"""The status of a resource: conditions and figures, and when a change is worth a write. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ WARNED: Final = frozenset(
         "WrongSettings",
     }
 )
-"""Reasons that name a cause which somebody has to see to. When a condition becomes so there is an event of type Warning
-with that reason too, and Ready gives it before what only follows from it.
+"""Reasons of conditions that need a person's attention. When a condition gets such a reason, a Warning event with that
+reason is posted too, and Ready shows it rather than reasons that merely follow from it.
 """
 FIGURES_S: Final = 60.0
-"""Figures alone are written at most so often; conditions at once."""
+"""Least seconds between two writes of figures alone; conditions are written at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One of a resource. `ok` None: unknown."""
+    """A condition of a resource. `ok` None: unknown."""
 
     type: str
     ok: bool | None
@@ -41,12 +41,14 @@ class Condition:
 
 
 def instant(at_s: float) -> str:
-    """Seconds since 1970 as Kubernetes writes times."""
+    """Return seconds since 1970 in Kubernetes' time format."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def ready(conditions: Sequence[Condition]) -> Condition:
-    """Sums up: the first that is not so says why, a cause (WARNED) before others, and all before what is unknown."""
+    """Return the condition Ready: it takes the reason of the first False condition, of one with a WARNED reason first;
+    unknown conditions come last.
+    """
     for state in (False, None):
         found = [each for each in conditions if each.ok is state]
         if found:
@@ -56,7 +58,7 @@ def ready(conditions: Sequence[Condition]) -> Condition:
 
 
 def complete(conditions: Sequence[Condition], types: Sequence[str]) -> list[Condition]:
-    """All types of a kind, from first sight on: what was not looked at is unknown."""
+    """Return conditions of all types of a kind: those that were not determined are unknown."""
     given = {each.type: each for each in conditions}
     why = next((each for each in conditions if each.ok is not True), None)
     waits = "not looked at yet" if why is None else f"not looked at: {why.type} is {why.reason}"
@@ -72,7 +74,7 @@ def status(
     before: Mapping[str, Any],
     now: str,
 ) -> dict[str, Any]:
-    """The whole status; a condition that stays as it was keeps the time of its last change."""
+    """Return the whole status; a condition whose status is unchanged keeps the time of its last change."""
     known = {each["type"]: each for each in before.get("conditions", [])}
     shown = []
     for each in conditions:
@@ -97,8 +99,8 @@ def status(
 
 
 def warnings(conditions: Sequence[Condition], before: Mapping[str, Any]) -> list[Condition]:
-    """The conditions that are not so any more, or for another reason, by a cause that somebody has to see to; of those
-    with one reason, as a cause shows in several, the first.
+    """Return the conditions that became False for a new reason that needs attention (WARNED); of several with the same
+    reason, the first.
     """
     known = {(each["type"], each["reason"]) for each in before.get("conditions", []) if each["status"] == "False"}
     told = {reason for _, reason in known}
@@ -110,12 +112,12 @@ def warnings(conditions: Sequence[Condition], before: Mapping[str, Any]) -> list
 
 
 def figures_of(before: Mapping[str, Any]) -> dict[str, Any]:
-    """What a status says beside conditions: none before the first reconcile that came to something."""
+    """Return the fields of a status besides the conditions: {} before the first successful reconcile."""
     return {name: value for name, value in before.items() if name not in ("observedGeneration", "conditions")}
 
 
 def differs(wanted: Mapping[str, Any], before: Mapping[str, Any], *, figures: bool) -> bool:
-    """Whether a status is to be written; `figures`: theirs is the time too."""
+    """Return whether a status has to be written. `figures`: whether changed figures count too."""
     keys = ("observedGeneration", "conditions")
     if any(wanted.get(key) != before.get(key) for key in keys):
         return True

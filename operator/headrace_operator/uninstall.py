@@ -1,8 +1,8 @@
-"""What the chart runs before it is uninstalled: `python -m headrace_operator.uninstall`.
+"""The chart's hook before it is uninstalled: `python -m headrace_operator.uninstall`.
 
-Stops the operator, which would put its finalizers back, then takes them off every resource: what is left behind can be
-deleted without an operator. Data stay as they are. Environment: POD_NAMESPACE, HEADRACE_NAMESPACES, and
-HEADRACE_DEPLOYMENT, the operator's own.
+Stops the operator, which would add its finalizers again, then removes them from every resource, so that remaining
+resources can be deleted without an operator. Data stay as they are. Environment: POD_NAMESPACE, HEADRACE_NAMESPACES,
+and HEADRACE_DEPLOYMENT, the operator's own.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ ATTEMPTS: Final = 5
 
 
 async def stop_operator(kube: Kube, *, namespace: str, deployment: str) -> None:
-    """Returns once no pod of it is left, or after STOP_S."""
+    """Scale the operator to 0; return once no pod of it is left, or after STOP_S seconds."""
     where = path("apps/v1", "Deployment", namespace, deployment)
     found = await kube.merge(where, {"spec": {"replicas": 0}})
     if found is None:
@@ -42,7 +42,7 @@ async def stop_operator(kube: Kube, *, namespace: str, deployment: str) -> None:
 
 
 async def strip(kube: Kube, *, namespaces: Sequence[str]) -> int:
-    """Take the operator's finalizer off everything in these namespaces (none: all); how many had it."""
+    """Remove the operator's finalizer from all resources in these namespaces (empty: all); return how many had it."""
     stripped = 0
     everywhere: Sequence[str | None] = namespaces or [None]
     for kind in KINDS:
@@ -50,7 +50,7 @@ async def strip(kube: Kube, *, namespaces: Sequence[str]) -> int:
             try:
                 stripped += await _strip_all(kube, kind, namespace)
             except ApiError as error:
-                # Its CRD has been deleted; or the namespace has, with the operator's rights in it.
+                # The CRD was deleted, or the namespace with the operator's rights in it.
                 gone = error.status == HTTPStatus.NOT_FOUND
                 if not gone and (namespace is None or error.status != HTTPStatus.FORBIDDEN):
                     raise
@@ -86,7 +86,7 @@ async def _strip_one(kube: Kube, kind: str, namespace: str, name: str) -> None:
 
 
 async def run() -> None:
-    """All of it. Raises ApiError, ApiSilent."""
+    """Stop the operator and remove its finalizers. Raises ApiError, ApiSilent."""
     api = Api(Access.in_cluster(), agent=FIELD_MANAGER)
     try:
         kube = Kube(api)

@@ -92,7 +92,7 @@ async def test_a_cluster_that_does_not_answer_is_left_in_peace_for_a_moment(
     node.close()
     with pytest.raises(Unreachable):
         await admin.call(node.address, "x")
-    monkeypatch.setattr(admin_module, "PEACE_S", 100.0)
+    monkeypatch.setattr(admin_module, "FAIL_FAST_S", 100.0)
     monkeypatch.setattr(admin_module, "BrokerConnection", None)  # nobody is asked
     for _ in range(100):
         with pytest.raises(Unreachable):

@@ -1,1 +1,1 @@
-"""Pure functions from what users ask for to the objects of Kubernetes that the operator applies."""
+"""Pure functions from users' resources to the Kubernetes objects that the operator applies."""

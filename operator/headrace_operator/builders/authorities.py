@@ -1,17 +1,17 @@
 """A cluster's own certificate authority, through its generations, as its Secret holds it. Pure.
 
     data          ca.crt, ca.key          signs certificates now
-                  next.crt, next.key      will sign; is trusted already
-                  former.crt              signs no longer; is trusted still
-    annotations   headrace.dev/ca-generation   of the one that signs: 1, 2, ...
+                  next.crt, next.key      signs next; already trusted
+                  former.crt              no longer signs; still trusted
+    annotations   headrace.dev/ca-generation   of the authority that signs: 1, 2, ...
                   headrace.dev/ca-turned       when the last of these steps was taken
 
-A new generation comes in three steps, with `overlap_s` between them, in which nodes and clients read what they trust
-anew: it is trusted beside the present one, then it signs, then the former one is trusted no longer. So at no time does
-anybody meet a certificate of an authority that it has had no time to hear of.
+A new generation is introduced in three steps, `overlap_s` apart, so that nodes and clients can reload the certificates
+that they trust: it is trusted beside the current one, then it signs, then the former one is no longer trusted. So no
+node or client ever sees a certificate of an authority that it has not yet had time to load.
 
-1. One step at a time: no third generation begins before the first is dropped.
-2. An authority that has expired is replaced at once: nobody trusts what it has signed anyway.
+1. One step at a time: no third generation is created before the first is dropped.
+2. An expired authority is replaced at once: certificates that it has signed are no longer trusted anyway.
 """
 
 import base64
@@ -26,12 +26,12 @@ from headrace_operator.specs import GROUP, Certificates, milliseconds
 GENERATION: Final = f"{GROUP}/ca-generation"
 TURNED: Final = f"{GROUP}/ca-turned"
 FORCE: Final = f"{GROUP}/force-renew"
-"""Annotation: what the object holds is made anew at once. It is taken away once that has begun."""
+"""Annotation that asks to renew what the object holds at once. It is removed as soon as the renewal has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How long what is signed lives, and when it is made anew."""
+    """How long signed certificates are valid, and when they are renewed."""
 
     days: int
     renewal_days: int
@@ -39,13 +39,13 @@ class Terms:
 
 
 def terms_of(asked: Certificates) -> Terms:
-    """Of a resource."""
+    """Return the terms that a resource asks for."""
     return Terms(asked.validity_days, asked.renewal_days, milliseconds(asked.overlap) / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Generations:
-    """What there is of an authority."""
+    """The generations of an authority that currently exist."""
 
     current: KeyPair
     generation: int
@@ -53,11 +53,11 @@ class Generations:
     """When the last step was taken, in seconds since 1970."""
     next: KeyPair | None = None
     former: str = ""
-    """A certificate; "": there is none."""
+    """A certificate; "" if there is none."""
 
     @property
     def trusted(self) -> str:
-        """The certificates of all that are trusted, in PEM, the one that signs first."""
+        """The certificates of all trusted generations, in PEM, the signing one first."""
         more = self.next.certificate if self.next is not None else ""
         return self.current.certificate + more + self.former
 
@@ -67,14 +67,15 @@ class Generations:
         return self.next is not None or bool(self.former)
 
     def again_s(self, terms: Terms, *, now: float) -> float:
-        """Until the next step is due."""
+        """Return the seconds until the next step is due."""
         if self.turns:
             return max(0.0, self.turned + terms.overlap_s - now)
         return max(0.0, not_after(self.current.certificate) - terms.renewal_days * DAY_S - now)
 
 
 def read(secret: Mapping[str, Any]) -> Generations:
-    """What a Secret holds. Raises CertificateRefused for what is no authority, with what to do."""
+    """Return the generations that a Secret holds. Raises CertificateRefused if it holds no authority, with what to do.
+    """
     data = {name: _decoded(value) for name, value in (secret.get("data") or {}).items()}
     notes = secret["metadata"].get("annotations") or {}
     current = KeyPair(data.get("ca.crt", ""), data.get("ca.key", ""))
@@ -92,12 +93,12 @@ def read(secret: Mapping[str, Any]) -> Generations:
 
 
 def created(name: str, terms: Terms, *, now: float) -> Generations:
-    """The first generation."""
+    """Return the first generation of a new authority."""
     return Generations(_authority(name, 1, terms, now=now), 1, now)
 
 
 def step(name: str, present: Generations, terms: Terms, *, forced: bool, now: float) -> tuple[Generations, str]:
-    """What it is to be now, and what has been done, in words for an event; "": nothing."""
+    """Return the generations after the next step that is due, and the step in words for an event; "" if none is due."""
     ends = not_after(present.current.certificate)
     if present.next is not None:
         if now < present.turned + terms.overlap_s and now < ends:
@@ -120,7 +121,7 @@ def step(name: str, present: Generations, terms: Terms, *, forced: bool, now: fl
 
 
 def secret(found: Generations, *, metadata: Manifest) -> Manifest:
-    """The Secret that holds it."""
+    """Return the Secret that holds the generations."""
     values = {"ca.crt": found.current.certificate, "ca.key": found.current.key}
     if found.next is not None:
         values |= {"next.crt": found.next.certificate, "next.key": found.next.key}
@@ -137,12 +138,12 @@ def secret(found: Generations, *, metadata: Manifest) -> Manifest:
 
 
 def encoded(values: Mapping[str, str]) -> dict[str, str]:
-    """As a Secret's `data`."""
+    """Return `values` encoded as a Secret's `data`."""
     return {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
 
 
 def decoded(secret: Mapping[str, Any] | None) -> dict[str, str]:
-    """A Secret's `data`, but for what is no text. None: {}."""
+    """Return a Secret's decoded `data` without the entries that are not text; {} for None."""
     found = {}
     for name, value in ((secret or {}).get("data") or {}).items():
         try:

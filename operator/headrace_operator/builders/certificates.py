@@ -1,8 +1,8 @@
-"""Certificates that a cluster's authorities sign, and those that others have given: whether they do. Pure.
+"""Certificates that a cluster's authorities sign, and checks of certificates that users provide. Pure.
 
-A certificate is made anew where it is missing, where it does not fit its key or its authority, where it lacks a name
-that it should have, or some days before its end. Names that it has and needs no longer are let be, so that a worker
-that comes and goes does not have it made anew each time.
+A certificate is renewed if it is missing, does not match its key or its authority, lacks a required name, or is about
+to expire. Names that are no longer needed stay in it, so that a worker that comes and goes does not cause a renewal
+each time.
 """
 
 import datetime
@@ -19,11 +19,11 @@ from headrace.security.certificate_authority import DAY_S, Authority, KeyPair
 from headrace_operator.builders.authorities import Generations, Terms
 
 SOON_S: Final = 14 * DAY_S
-"""So long before a certificate ends somebody is told, where it is nobody's here to make it anew."""
+"""Seconds before its end at which a user-provided certificate, which the operator cannot renew, is reported."""
 
 
 class GivenFault(Enum):
-    """What may be wrong with a certificate that is somebody else's."""
+    """The faults of a certificate that a user provides."""
 
     UNFIT = auto()
     EXPIRED = auto()
@@ -41,8 +41,8 @@ def issued(
     forced: bool = False,
     now: float,
 ) -> KeyPair:
-    """The certificate of `common_name` for `hosts`, which is the present one as long as that does. Raises
-    CertificateRefused for names that cannot be.
+    """Return a certificate of `common_name` for `hosts`: the present one while it is still good. Raises
+    CertificateRefused for invalid names.
     """
     names = sorted(set(hosts))
     if present is not None and not forced and not why_anew(present, authority, common_name, names, terms, now=now):
@@ -53,7 +53,7 @@ def issued(
 def why_anew(
     present: KeyPair, authority: Generations, common_name: str, hosts: Iterable[str], terms: Terms, *, now: float
 ) -> str:
-    """Why a certificate has to be made anew; "": it does."""
+    """Return why a certificate has to be renewed; "" if it is still good."""
     try:
         certificate = x509.load_pem_x509_certificate(present.certificate.encode())
         signs = x509.load_pem_x509_certificate(authority.current.certificate.encode())
@@ -70,7 +70,7 @@ def why_anew(
     if missing := set(hosts) - _hosts(certificate):
         return f"it lacks {sorted(missing)[0]}"
     ends = certificate.not_valid_after_utc.timestamp()
-    # One of an authority that is about to end could not last any longer.
+    # If the authority itself is about to expire, a new certificate would be valid no longer than the present one.
     longest = min(now + terms.days * DAY_S, signs.not_valid_after_utc.timestamp())
     lifetime = ends - certificate.not_valid_before_utc.timestamp()
     early = min(terms.renewal_days * DAY_S, lifetime / 3)
@@ -78,7 +78,7 @@ def why_anew(
 
 
 def pair_fault(pair: KeyPair) -> str:
-    """Why a certificate and a key are of no use; "": they fit."""
+    """Return why a certificate and a key are unusable; "" if they match."""
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
     except ValueError:
@@ -93,7 +93,7 @@ def pair_fault(pair: KeyPair) -> str:
 
 
 def given_fault(pair: KeyPair, *, now: float) -> tuple[GivenFault, str] | None:
-    """What is wrong with a certificate that somebody else makes anew, and in words; None: nothing is."""
+    """Return the fault of a user-provided certificate and its description; None if it is good."""
     if fault := pair_fault(pair):
         return GivenFault.UNFIT, fault
     certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
@@ -118,7 +118,7 @@ def _hosts(certificate: x509.Certificate) -> set[str]:
 
 
 def host_name(text: str) -> str:
-    """A name or an address as certificates have it: without brackets, in its shortest form."""
+    """Return a host name or an address as certificates hold it: without brackets, in its shortest form."""
     bare = text.strip("[]")
     try:
         return str(ipaddress.ip_address(bare))

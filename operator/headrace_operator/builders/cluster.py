@@ -1,7 +1,8 @@
 """A StreamCluster's objects. Pure.
 
-What goes with the resource has it as owner: the StatefulSet, Services, the PodDisruptionBudget, the ServiceAccount and
-its Role. What outlives it has none: the claims, the Secret with the cluster's own record, and what nodes write.
+Objects that are deleted with the resource have it as owner: the StatefulSet, Services, the PodDisruptionBudget, the
+ServiceAccount and its Role. Objects that outlive it have no owner: the claims, the Secret with the cluster record, and
+the objects that nodes write.
 """
 
 import base64
@@ -38,22 +39,24 @@ from headrace_operator.specs import GROUP, ClusterSpec, Outside
 
 DATA: Final = "/data"
 RECORD_FOLDER: Final = "/etc/headrace/cluster"
-"""How the names of the pods' Services for clients outside end."""
+"""Where pods mount the cluster record."""
 HOST_KEY: Final = "kubernetes.io/hostname"
 REQUESTS: Final = {"cpu": 100, "memory": 256 * 2**20}
-"""Of each storage node, in thousandths of a core and in bytes, where the resource says nothing: so that pods are not
-the first ones to be evicted, and are let into namespaces with a quota."""
+"""Resource requests of each storage node, in thousandths of a core and in bytes, if the resource names none: so that
+pods are not the first to be evicted, and are admitted to namespaces with a quota.
+"""
 NEWER: Final = frozenset({"env", "volumes", "volumeMounts", "sidecars", "initContainers", "securityContext"})
-"""Fields of `pod` that are in ROLLED only where they are named: former operators knew nothing of them."""
+"""Fields of `pod` that are part of the ROLLED digest only if they are set: earlier operators did not know them."""
 RESTART: Final = f"{GROUP}/restart"
-"""Annotation of a StreamCluster, and then of its pods: another value, and they are made anew."""
+"""Annotation of a StreamCluster that is copied to its pods: a new value restarts them one by one."""
 ROLLED: Final = f"{GROUP}/rolled"
-"""Annotation of pods: a digest of what the user asks for of them. Another digest, and they are made anew; what a newer
-operator writes otherwise in the template waits until they are made anew anyway."""
+"""Annotation of pods: a digest of what the user asks of them. If it differs, the pods are recreated; other changes that
+a newer operator makes to the template wait until the pods are recreated for another reason.
+"""
 
 
 class ClusterObjects:
-    """Builds them for one StreamCluster."""
+    """Builds the objects of one StreamCluster."""
 
     def __init__(
         self,
@@ -66,9 +69,10 @@ class ClusterObjects:
         node_ports: Mapping[str, Sequence[int]] | None = None,
         secured: Secured | None = None,
     ) -> None:
-        """`image`: of the storage nodes (`node_image`). `replicas`: of the volume that has most of them; None: as the
-        resource asks of the default one. `record_format`: of the record that pods get. `node_ports`: by pod, those that
-        its Service had, which it gets again. `secured`: None: pods get nothing of security.
+        """`image`: the image of the storage nodes (`node_image`). `replicas`: the replicas of the volume with the most
+        of them; None: those of the resource's default volume. `record_format`: the format of the cluster record that
+        pods mount. `node_ports`: the node ports that each pod's Service already has, by pod, which it keeps. `secured`:
+        the stage of security in the pods; None: no security.
         """
         self.resource = resource
         self._spec = spec
@@ -81,13 +85,15 @@ class ClusterObjects:
         self.namespace: str = resource["metadata"]["namespace"]
 
     def with_security(self, secured: Secured | None) -> "ClusterObjects":
-        """The same, with so much of security in the pods."""
+        """Return a copy with this stage of security in the pods."""
         made = copy(self)
         made._secured = secured
         return made
 
     def all(self) -> list[Manifest]:
-        """In the order in which they are applied; the Secret apart, which is made once."""
+        """Return the objects in the order in which they are applied, without the cluster record's Secret, which is
+        created once.
+        """
         found = [
             self.service_account(),
             self.role(),
@@ -108,7 +114,7 @@ class ClusterObjects:
 
     @property
     def record(self) -> str:
-        """The name of the Secret with the cluster's own record."""
+        """The name of the Secret with the cluster record."""
         return record_name(self.name)
 
     # --- rights
@@ -118,11 +124,11 @@ class ClusterObjects:
         return f"{self.name}-nodes"
 
     def service_account(self) -> Manifest:
-        """Whom the nodes are to the API server."""
+        """Return the nodes' identity at the API server."""
         return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self._metadata(self.account)}
 
     def role(self) -> Manifest:
-        """What the nodes may do: keep the cluster's records."""
+        """Return the nodes' rights: to keep the cluster's records."""
         every = ["get", "list", "watch", "create", "update", "delete"]
         return {
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -142,14 +148,14 @@ class ClusterObjects:
                     "resourceNames": [store_name(self.name)],
                     "verbs": ["get", "list", "watch", "update"],
                 },
-                # A name cannot be asked for what is not there yet.
+                # RBAC cannot restrict `create` by name: the object does not exist yet.
                 {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
                 {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
             ],
         }
 
     def role_binding(self) -> Manifest:
-        """Gives them those rights."""
+        """Return the binding that grants the role to the nodes."""
         return {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
@@ -159,7 +165,9 @@ class ClusterObjects:
         }
 
     def secret(self, record: dict[str, Any]) -> Manifest:
-        """The cluster's own record, which nothing makes anew: its id and its secret live as long as its data."""
+        """Return the Secret with the cluster record. Nothing recreates it: the cluster's id and secret live as long as
+        its data.
+        """
         name = record_name(self.name, record.get("format_version", 1))
         made = metadata(name, self.namespace, self.name, owned_by=None)
         value = base64.b64encode(json.dumps(record).encode()).decode()
@@ -175,7 +183,7 @@ class ClusterObjects:
     # --- network
 
     def nodes_service(self) -> Manifest:
-        """Gives each pod a name, ready or not: nodes that start need each other."""
+        """Return the Service that names each pod, ready or not: nodes need each other while they start."""
         ports = [*self._ports("client", CLIENT_PORT), *self._ports("peer", PEER_PORT)]
         for name, first in self._secured_ports():
             ports += self._ports(name, first)
@@ -184,12 +192,12 @@ class ClusterObjects:
         )
 
     def bootstrap_service(self) -> Manifest:
-        """Where clients inside begin: any node that is ready."""
+        """Return the bootstrap Service of clients inside Kubernetes: any node that is ready."""
         ports = [_port("client", CLIENT_PORT), *(_port(name, first) for name, first in self._secured_ports())]
         return self._service(ObjectName.BOOTSTRAP_SERVICE.of(self.name), {}, ports)
 
     def external_services(self) -> list[Manifest]:
-        """One per pod and listener that clients outside reach, with a port per node."""
+        """Return one Service for each pod and listener that clients outside reach, with a port for each node."""
         return [
             service
             for port in listeners.exposed(self._spec)
@@ -227,7 +235,7 @@ class ClusterObjects:
         return [] if self._secured is None else secured_pods.service_ports(self._spec)
 
     def listeners_config(self) -> Manifest:
-        """The nodes' listeners."""
+        """Return the ConfigMap with the nodes' listeners."""
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -236,7 +244,7 @@ class ClusterObjects:
         }
 
     def network_policy(self) -> Manifest:
-        """Who reaches the pods."""
+        """Return the NetworkPolicy that says who reaches the pods."""
         return network_policy(self._metadata(self.name), self.name, self._spec)
 
     def _ports(self, name: str, first: int) -> list[Manifest]:
@@ -253,7 +261,7 @@ class ClusterObjects:
         }
 
     def clients_config(self) -> Manifest:
-        """What clients start with, for pods that take their environment from it."""
+        """Return the ConfigMap from which clients' pods take the bootstrap address, as environment variable or file."""
         address = bootstrap(self.name, self.namespace)
         return {
             "apiVersion": "v1",
@@ -266,11 +274,13 @@ class ClusterObjects:
 
     @property
     def has_disruption_budget(self) -> bool:
-        """One that would protect something: where no volume has a second replica it could only be in the way."""
+        """Whether a disruption budget protects anything: if no volume has a second replica it would only block
+        evictions.
+        """
         return self._spec.nodes > 1 and self._replicas > 1
 
     def disruption_budget(self) -> Manifest:
-        """One pod at a time goes by evictions."""
+        """Return the budget that lets evictions take one pod at a time."""
         return {
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
@@ -279,7 +289,7 @@ class ClusterObjects:
         }
 
     def stateful_set(self) -> Manifest:
-        """The pods. Updated one by one by the operator, which asks the nodes first (`OnDelete`)."""
+        """Return the StatefulSet. The operator restarts its pods one by one and asks the nodes first (`OnDelete`)."""
         storage = self._spec.storage
         claim: Manifest = {
             "apiVersion": "v1",
@@ -348,7 +358,7 @@ class ClusterObjects:
         return {RESTART: str(asked)} if asked else {}
 
     def rolled(self) -> str:
-        """The digest for ROLLED."""
+        """Return the digest for ROLLED."""
         spec = self._spec
         asked: dict[str, Any] = {
             "image": self.image,
@@ -362,7 +372,7 @@ class ClusterObjects:
             "resources": msgspec.to_builtins(spec.resources),
             "pull": [spec.image_pull_policy, spec.image_pull_secrets],
         }
-        if self._secured is not None:  # former operators knew nothing of it
+        if self._secured is not None:  # earlier operators knew nothing of security
             asked["security"] = secured_pods.rolled(spec, self._secured)
         if spec.tracing.endpoint:
             asked["tracing"] = spec.tracing.endpoint
@@ -381,10 +391,10 @@ class ClusterObjects:
         ]
 
     def _affinity(self) -> Manifest:
-        """What is asked for; and a host of its own for each pod, where there is one.
+        """Return the requested affinity, and the preference that each pod runs on its own host if there are enough.
 
-        That is no topology spread: as soon as one of several asks for a label that workers lack (zones), Kubernetes
-        counts none of them on these.
+        The preference is not a topology spread constraint: as soon as one of several constraints names a label that
+        workers lack (zones), Kubernetes ignores all constraints for these workers.
         """
         pod = self._spec.pod
         apart = {"topologyKey": HOST_KEY, "labelSelector": {"matchLabels": selector(self.name)}}
@@ -410,7 +420,7 @@ class ClusterObjects:
                 _from_field("POD_NAMESPACE", "metadata.namespace"),
                 _from_field("POD_IP", "status.podIP"),
                 _from_field("HOST_NAME", "spec.nodeName"),
-                *self._of_commands(),
+                *self._command_env(),
                 *self._spec.pod.env,
             ],
             "ports": [
@@ -442,12 +452,14 @@ class ClusterObjects:
         return container
 
     def _record_sources(self) -> list[Manifest]:
-        """The cluster's own record, and beside it the secrets by which nodes know each other, once these change."""
+        """Return the sources of the record's volume: the cluster record, and the peer secrets once they are rotated."""
         found = [{"name": record_name(self.name, self._record_format)}, {"name": ObjectName.PEER_SECRETS.of(self.name)}]
         return [{"secret": found[0]}, {"secret": {**found[1], "optional": True}}]
 
-    def _of_commands(self) -> list[Manifest]:
-        """Where `headrace status` and the like begin that somebody runs in a pod, and as whom."""
+    def _command_env(self) -> list[Manifest]:
+        """Return the environment that tells commands run in a pod, such as `headrace status`, where to connect and as
+        whom.
+        """
         where = bootstrap(self.name, self.namespace)
         if self._secured is None:
             return [{"name": "HEADRACE_BOOTSTRAP", "value": where}]
@@ -458,7 +470,9 @@ class ClusterObjects:
         ]
 
     def _resources(self) -> Manifest:
-        """As asked for; of what nothing is said of, REQUESTS. (Kubernetes requests what is a limit, else nothing.)"""
+        """Return the requested resources, completed by REQUESTS. (Kubernetes takes a limit as the request where none is
+        set.)
+        """
         asked, shards = self._spec.resources, self._spec.shards
         missing = REQUESTS.keys() - asked.requests.keys() - asked.limits.keys()
         own = {"cpu": f"{REQUESTS['cpu'] * shards}m", "memory": f"{REQUESTS['memory'] * shards >> 20}Mi"}

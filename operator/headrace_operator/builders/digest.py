@@ -1,9 +1,9 @@
-"""A short name for what is asked for, by which a change of it is noticed. Pure."""
+"""A short digest of what is asked for, by which a change is detected. Pure."""
 
 import hashlib
 import json
 
 
 def digest(of: object) -> str:
-    """Of anything that JSON can say; the order of a mapping's entries does not count."""
+    """Return the digest of any value that JSON can hold; the order of a mapping's entries does not matter."""
     return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]

@@ -3,11 +3,12 @@
     continuous                 StatefulSet of one driver: a stable name, never two writers of the checkpoint
     availableNow               Job
     availableNow, schedule     CronJob, one run at a time
-    engine: kubeflow           SparkApplication (sparkoperator.k8s.io/v1beta2), of either trigger, with executors
+    engine: kubeflow           SparkApplication (sparkoperator.k8s.io/v1beta2), for either trigger, with executors
 
-Without executors Spark runs in the driver's pod, and its checkpoint lies on a claim of its own, the same for every
-form, so that a job may change its trigger and go on. With executors, which the driver asks Kubernetes for itself, it
-lies where all of them write. All objects are owned by the StreamJob; the claim only where `reclaimPolicy` is Delete.
+Without executors Spark runs in the driver's pod, and the checkpoint is on a claim that is the same for every form, so
+that a job may change its trigger and continue. With executors, which the driver requests from Kubernetes itself, the
+checkpoint is where all of them can write. All objects are owned by the StreamJob; the claim only if `reclaimPolicy` is
+Delete.
 """
 
 import json
@@ -47,21 +48,21 @@ from headrace_operator.specs import JobSpec, Machine, quantity
 SPARK_API: Final = "sparkoperator.k8s.io/v1beta2"
 SPARK_VERSION: Final = "4.2.0"
 PROGRAM: Final = "local:///opt/headrace/job.py"
-"""Where spark/Dockerfile puts the driver's program, for spark-submit."""
+"""The driver's program in the image of spark/Dockerfile, for spark-submit."""
 RETRIES: Final = 6
 WRONG: Final = 2
-"""The driver's exit code where trying again changes nothing (headrace_spark.job.ends)."""
+"""The driver's exit code if trying again cannot succeed (headrace_spark.job.ends)."""
 FORMS: Final = (
     ("apps/v1", "StatefulSet"),
     ("batch/v1", "Job"),
     ("batch/v1", "CronJob"),
     (SPARK_API, "SparkApplication"),
 )
-"""What a job may be."""
+"""API version and kind of the workloads that a job may be."""
 
 
 class JobObjects:
-    """Builds them for one StreamJob."""
+    """Builds the objects of one StreamJob."""
 
     def __init__(self, resource: Manifest, placed: Placed) -> None:
         self.resource = resource
@@ -70,7 +71,7 @@ class JobObjects:
         self._spec = placed.spec
 
     def all(self) -> list[Manifest]:
-        """In the order in which they are applied."""
+        """Return the objects in the order in which they are applied."""
         found = [self.service_account(), self.config_map(), self.driver_service(), self.ui_service()]
         if self._spec.distributed:
             found += [self.role(), self.role_binding()]
@@ -81,7 +82,7 @@ class JobObjects:
 
     @property
     def form(self) -> tuple[str, str]:
-        """What the job is: one of FORMS."""
+        """The workload that the job is: one of FORMS."""
         if self.placed.kubeflow:
             return FORMS[3]
         if not self._spec.trigger.available_now:
@@ -89,7 +90,7 @@ class JobObjects:
         return FORMS[1] if self._spec.trigger.schedule is None else FORMS[2]
 
     def config_map(self) -> Manifest:
-        """The definition, and what executors are made from."""
+        """Return the ConfigMap with the job's definition and the executors' pod template."""
         made = self._made("v1", "ConfigMap", self.placed.base)
         made["data"] = {"job.json": json.dumps(definition(self.placed), indent=1, sort_keys=True)}
         if self._spec.distributed and not self.placed.kubeflow:
@@ -99,13 +100,12 @@ class JobObjects:
     # --- rights
 
     def service_account(self) -> Manifest:
-        """Whom driver and executors are."""
+        """Return the identity of the driver and the executors."""
         return self._made("v1", "ServiceAccount", self.account)
 
     def role(self) -> Manifest:
-        """What a driver does that asks for executors: it makes pods and ends them, and is told to make nothing else.
-
-        They have no names that a Role could tell apart from the namespace's other pods.
+        """Return the rights of a driver that requests executors: to create and delete pods; Spark is configured to
+        create nothing else. Executors' names are not known in advance, so the Role covers all pods of the namespace.
         """
         made = self._made("rbac.authorization.k8s.io/v1", "Role", self.account)
         verbs = ["get", "list", "watch", "create", "patch", "delete", "deletecollection"]
@@ -113,7 +113,7 @@ class JobObjects:
         return made
 
     def role_binding(self) -> Manifest:
-        """Gives it those rights."""
+        """Return the binding that grants the role to the driver."""
         made = self._made("rbac.authorization.k8s.io/v1", "RoleBinding", self.account)
         made["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.account}
         made["subjects"] = [{"kind": "ServiceAccount", "name": self.account, "namespace": self.placed.namespace}]
@@ -122,7 +122,7 @@ class JobObjects:
     # --- network
 
     def driver_service(self) -> Manifest:
-        """By which executors find the driver, and a StatefulSet names its pod; of the driver alone."""
+        """Return the headless Service by which executors find the driver, and which names a StatefulSet's pod."""
         made = self._made("v1", "Service", f"{self.placed.base}-driver")
         ports = (("driver", DRIVER_PORT), ("blocks", BLOCKS_PORT), ("progress", PROGRESS_PORT))
         made["spec"] = {
@@ -134,7 +134,7 @@ class JobObjects:
         return made
 
     def ui_service(self) -> Manifest:
-        """Spark's own pages; there as soon as Spark is, so before the first query runs."""
+        """Return the Service of Spark's web pages, which are available before the first query runs."""
         made = self._made("v1", "Service", f"{self.placed.base}-ui")
         made["spec"] = {
             "publishNotReadyAddresses": True,
@@ -146,7 +146,7 @@ class JobObjects:
     # --- the checkpoint
 
     def claim(self) -> Manifest | None:
-        """Of a job that names none."""
+        """Return the claim of a job that names none; None if the job names one."""
         if not self._spec.own_claim:
             return None
         checkpoint = self._spec.checkpoint
@@ -164,7 +164,7 @@ class JobObjects:
     # --- the workload
 
     def workload(self) -> Manifest:
-        """As `form` says."""
+        """Return the workload that `form` names."""
         match self.form:
             case (_, "StatefulSet"):
                 return self._stateful_set()
@@ -180,7 +180,7 @@ class JobObjects:
         made["spec"] = {
             "replicas": 0 if self._spec.suspend else 1,
             "serviceName": f"{self.placed.base}-driver",
-            # Not OrderedReady: by that a driver that never gets ready would not be replaced by a corrected one.
+            # Not OrderedReady: it would not replace a driver that never gets ready by a corrected one.
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": driver_selector(self.placed.name)},
             "template": self._driver("Always"),
@@ -209,7 +209,9 @@ class JobObjects:
         return made
 
     def _run(self) -> Manifest:
-        """What a Job does: a wrong job is not tried again, and an evicted driver is no failed try."""
+        """Return a Job's spec: a job that is wrong is not retried, and an evicted driver does not count as a failed
+        try.
+        """
         rules: list[Manifest] = [
             {
                 "action": "FailJob",
@@ -277,14 +279,16 @@ class JobObjects:
 
     @property
     def what_it_runs(self) -> str:
-        """The digest of it, which its driver's pod has as DEFINITION."""
+        """The digest of what the job runs; the driver's pod has it as annotation DEFINITION."""
         executor = self._executor() if self._spec.distributed else None
         return digest([definition(self.placed), executor, self.placed.file_digest])
 
     def _asked(self) -> str:
-        """Of the resource alone: not of its cluster, nor of this operator; and not of what changes no run."""
+        """Return the digest of the resource alone, without its cluster and this operator's version, and without fields
+        that change no run.
+        """
         asked = msgspec.convert(self.resource["spec"], JobSpec)
-        return digest(_said(msgspec.structs.replace(asked, suspend=False, reclaim_policy="Retain")))
+        return digest(_without_defaults(msgspec.structs.replace(asked, suspend=False, reclaim_policy="Retain")))
 
     def _labels(self) -> dict[str, str]:
         return {**labels(self._spec.cluster_ref.name, "job"), JOB_LABEL: self.placed.name}
@@ -302,14 +306,16 @@ class JobObjects:
         }
 
 
-def _said(value: Any) -> Any:
-    """What is not left to a default: another version has more fields, and says the same without them."""
+def _without_defaults(value: Any) -> Any:
+    """Return the fields that differ from their defaults: another version may have more fields, and gives the same
+    result.
+    """
     match value:
         case msgspec.Struct():
             fields = [(each, getattr(value, each.name)) for each in msgspec.structs.fields(value)]
-            return {each.encode_name: _said(said) for each, said in fields if said != _default(each)}
+            return {each.encode_name: _without_defaults(said) for each, said in fields if said != _default(each)}
         case list():
-            return [_said(each) for each in value]
+            return [_without_defaults(each) for each in value]
         case _:
             return value
 
@@ -319,7 +325,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def _machine(machine: Machine, *, least: int) -> Manifest:
-    """As a SparkApplication says it."""
+    """Return a machine in the form of a SparkApplication."""
     made: Manifest = {
         "cores": machine.cores,
         "memory": f"{quantity(machine.memory) // 2**20}m",

@@ -1,8 +1,8 @@
 """What a StreamJob's driver reads, and Spark's settings. Pure.
 
-The definition is `headrace_spark.job.Job` as JSON, in a ConfigMap that anybody may read: so it holds no credentials.
-Secrets reach driver and executors by reference alone: `spec.user` as a mounted Secret, everything else by
-`env[].valueFrom`. What a user writes by value where it looks like a secret is refused (`fault`).
+The definition is `headrace_spark.job.Job` as JSON, in a ConfigMap that anybody may read, so it holds no credentials.
+Secrets reach driver and executors by reference only: `spec.user` as a mounted Secret, all others by `env[].valueFrom`.
+A value in the resource that looks like a secret is refused (`fault`).
 """
 
 import re
@@ -21,16 +21,20 @@ JOB: Final = "/etc/headrace/job"
 CREDENTIALS: Final = "/etc/headrace/user"
 EXECUTOR_FILE: Final = "executor.yaml"
 OVERHEAD_SHARE: Final = 0.4
-"""Of memory beside Java's heap, for Java itself and Python's workers (Spark's own default for Python on Kubernetes)."""
+"""Share of the heap's size that pods have as additional memory, for Java itself and Python's workers (Spark's default
+for Python on Kubernetes).
+"""
 LEAST_BESIDE_EXECUTOR: Final = 384 * 2**20
-"""Spark's own."""
+"""Least memory of an executor's pod besides the heap, in bytes (Spark's default)."""
 LEAST_BESIDE_DRIVER: Final = 640 * 2**20
-"""More, as the driver's program is Python too."""
+"""Least memory of a driver's pod besides the heap, in bytes: more than an executor's, as the driver's program is Python
+too.
+"""
 
 _SECRET: Final = re.compile(r"secret|passw(or)?d|token|access[._]?key|credential", re.IGNORECASE)
-"""As Spark's own `spark.redaction.regex`, and a little more."""
+"""Names that look like secrets: Spark's `spark.redaction.regex`, extended."""
 _WITH_PASSWORD: Final = re.compile(r"[^/]*//[^/@]*:[^/]*@")
-"""A URL; some have a container's name before the `@`, which is no secret."""
+"""A URL with a password. A URL may have a container's name before the `@`, which is not a secret."""
 _OURS: Final = frozenset(
     {
         "spark.app.name",
@@ -51,7 +55,7 @@ _WORDS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hou
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A StreamJob in its surroundings."""
+    """A StreamJob with what its cluster and namespace give it."""
 
     name: str
     namespace: str
@@ -59,30 +63,31 @@ class Placed:
     image: str
     image_pull_policy: str | None = None
     secret: str | None = None
-    """Of the StreamUser that the job is."""
+    """The name of the Secret of the StreamUser that the job runs as."""
     bootstrap: str = ""
-    """Where that user goes; "": where all clients begin."""
+    """The bootstrap address for that user; "" for the cluster's bootstrap Service."""
     file_digest: str = ""
-    """Of the application's file in its ConfigMap, so that a change of it starts the driver again."""
+    """The digest of the application's file in its ConfigMap, so that a change of the file restarts the driver."""
 
     @property
     def base(self) -> str:
-        """What its objects are called, apart from those of a StreamCluster of the same name."""
+        """The name of the job's objects, distinct from those of a StreamCluster of the same name."""
         return f"{self.name}-job"
 
     @property
     def kubeflow(self) -> bool:
-        """Whether somebody else's operator runs it."""
+        """Whether the Kubeflow Spark operator runs the job."""
         return self.spec.engine == "kubeflow"
 
 
 def group_name(namespace: str, name: str, input_name: str = "input") -> str:
-    """Under which the driver commits the offsets of an input (headrace_spark.job.Job.group)."""
+    """Return the consumer group under which the driver commits the offsets of an input (headrace_spark.job.Job.group).
+    """
     return f"{namespace}.{name}" if input_name == "input" else f"{namespace}.{name}.{input_name}"
 
 
 def fault(spec: JobSpec) -> str | None:
-    """What is wrong with a spec that CEL cannot say cheaply, and what to change."""
+    """Return what is wrong with a spec that CEL cannot check cheaply, and what to change; None if nothing is."""
     for name in spec.spark_conf:
         if name in _OURS:
             return f"sparkConf, the job's or its cluster's, sets {name}, which the operator sets itself: leave it out"
@@ -110,7 +115,7 @@ def fault(spec: JobSpec) -> str | None:
 
 
 def definition(placed: Placed) -> dict[str, Any]:
-    """What the driver reads."""
+    """Return the definition that the driver reads."""
     spec = placed.spec
     ref = spec.cluster_ref
     found: dict[str, Any] = {
@@ -142,14 +147,14 @@ def definition(placed: Placed) -> dict[str, Any]:
             "up_after_s": scale.up_after_seconds,
             "down_after_s": scale.down_after_seconds,
         }
-    if not placed.kubeflow:  # else spark-submit is told
+    if not placed.kubeflow:  # otherwise spark-submit gets them
         master = "k8s://https://kubernetes.default.svc" if spec.distributed else f"local[{spec.driver.cores}]"
         found |= {"master": master, "conf": spark_conf(placed)}
     return found
 
 
 def spark_conf(placed: Placed) -> dict[str, str]:
-    """Spark's settings; the user's stand over ours, but for those that `fault` refuses."""
+    """Return Spark's settings. The user's override ours, except for those that `fault` refuses."""
     spec = placed.spec
     conf = {"spark.ui.port": str(UI_PORT)}
     if spec.distributed:
@@ -167,15 +172,16 @@ _LEAST_RIGHTS: Final = {
     "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
     "spark.kubernetes.driver.service.deleteOnTermination": "false",
 }
-"""The driver's account has rights to pods and nothing else, so Spark is not to make, own or delete other things."""
+"""The driver's account has rights to pods only, so Spark must not create, own or delete other objects."""
 
 
 def _distributed(placed: Placed) -> dict[str, str]:
-    """A driver in its pod that asks for executors itself (Spark's client mode)."""
+    """Return the settings of a driver in its pod that requests executors itself (Spark's client mode)."""
     spec = placed.spec
     conf = {
         "spark.driver.host": f"{placed.base}-driver.{placed.namespace}.svc",
-        "spark.kubernetes.executor.useDriverPodIP": "false",  # by which executors are given what the driver binds to
+        # "true" would give executors the address that the driver binds to
+        "spark.kubernetes.executor.useDriverPodIP": "false",
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
         "spark.kubernetes.namespace": placed.namespace,
@@ -194,17 +200,17 @@ def _distributed(placed: Placed) -> dict[str, str]:
 
 
 def first_executors(spec: JobSpec) -> int:
-    """With how many executors a driver starts."""
+    """Return with how many executors a driver starts."""
     return spec.executors if spec.autoscale is None else spec.autoscale.min
 
 
 def beside_heap(memory: str, *, least: int) -> int:
-    """Bytes that a pod has beside Java's heap of so much."""
+    """Return the bytes that a pod gets besides a Java heap of size `memory`."""
     return max(int(quantity(memory) * OVERHEAD_SHARE), least)
 
 
 def spark_duration(duration: str | None) -> str | None:
-    """`90s` as Spark writes it."""
+    """Return a duration such as `90s` as Spark writes it."""
     if duration is None:
         return None
     number = duration.rstrip("mshd")

@@ -1,8 +1,8 @@
-"""The pods of a StreamJob: its driver, and the template of its executors, which the driver makes. Pure.
+"""The pods of a StreamJob: its driver, and the template from which the driver creates executors. Pure.
 
-Both run as nobody in particular, on a root file system that is read only, with the same mounts: application,
-credentials (a Secret, by reference), and the checkpoint where all of them write it. Only a driver with executors gets a
-token of the API server.
+Both run as an unprivileged user, on a read-only root file system, with the same mounts: application, credentials (a
+Secret, by reference), and the checkpoint if it is on a claim. Only a driver with executors gets a token of the API
+server.
 """
 
 from typing import Any, Final
@@ -26,25 +26,27 @@ from headrace_operator.specs import GROUP, quantity
 
 PROGRESS_PORT: Final = 4041
 DEFINITION: Final = f"{GROUP}/definition"
-"""Annotation of a driver's pod, and of a Job: a hash of what it runs."""
+"""Annotation of a driver's pod, and of a Job: a digest of what it runs."""
 ASKED: Final = f"{GROUP}/asked"
-"""Annotation of what runs once: a hash of what the StreamJob itself asked for."""
+"""Annotation of a workload that runs once: a digest of what the StreamJob itself asked for."""
 GRACE_S: Final = 40
-"""The driver gives its queries 20 s, and Java some more."""
+"""Seconds that a driver's pod gets to end: the driver gives its queries 20 s, and Java needs some more."""
 
 
 def driver_selector(name: str) -> dict[str, str]:
-    """Finds the driver's pod, and no executor's."""
+    """Return the labels that select the driver's pod but no executor's."""
     return {JOB_LABEL: name, "app.kubernetes.io/component": "job-driver"}
 
 
 def pod_labels(placed: Placed, component: str) -> dict[str, str]:
-    """Of a pod; `component`: job-driver or job-executor."""
+    """Return a pod's labels. `component`: job-driver or job-executor."""
     return {**placed.spec.pod.labels, **labels(placed.spec.cluster_ref.name, component), JOB_LABEL: placed.name}
 
 
 def driver_template(placed: Placed, *, account: str, restart: str, digest: str) -> Manifest:
-    """Of the driver, for a StatefulSet or a Job. `digest`: of what it runs, so that a change makes it anew."""
+    """Return the driver's pod template, for a StatefulSet or a Job. `digest`: of what the driver runs, so that a change
+    of it recreates the pod.
+    """
     spec = placed.spec
     beside = beside_heap(spec.driver.memory, least=LEAST_BESIDE_DRIVER)
     memory = f"{(quantity(spec.driver.memory) + beside) // 2**20}Mi"
@@ -79,14 +81,14 @@ def driver_template(placed: Placed, *, account: str, restart: str, digest: str) 
 
 
 def executor_template(placed: Placed, *, account: str) -> Manifest:
-    """What Spark makes executors from; it adds image, command, resources and its own variables."""
+    """Return the pod from which Spark creates executors; Spark adds image, command, resources and its own variables."""
     container: Manifest = {"name": "spark-kubernetes-executor", "env": _env(placed, driver=False)}
     made = _pod(placed, "job-executor", container, account=account, token=False)
     return {"apiVersion": "v1", "kind": "Pod", **made}
 
 
 def submitted_driver_template(placed: Placed, *, account: str, digest: str) -> Manifest:
-    """As `driver_template`, for a driver that spark-submit makes in its cluster mode."""
+    """Like `driver_template`, for a driver that spark-submit creates in its cluster mode."""
     container: Manifest = {
         "name": "spark-kubernetes-driver",
         "env": _env(placed, driver=True),
@@ -126,7 +128,7 @@ def _pod(placed: Placed, component: str, container: Manifest, *, account: str, t
     ):
         if value:
             spec[key] = value
-    if pod.sidecars:  # of the kind that ends with the driver
+    if pod.sidecars:  # native sidecars, which end with the driver
         spec["initContainers"] = [{**each, "restartPolicy": "Always"} for each in pod.sidecars]
     add(pod, spec)
     metadata = {"labels": pod_labels(placed, component), "annotations": dict(pod.annotations)}
@@ -134,7 +136,7 @@ def _pod(placed: Placed, component: str, container: Manifest, *, account: str, t
 
 
 def _mounts(placed: Placed, *, driver: bool) -> list[tuple[Manifest, Manifest]]:
-    """Each mount with its volume."""
+    """Return each mount with its volume."""
     spec = placed.spec
     found: list[tuple[Manifest, Manifest]] = [({"name": "tmp", "mountPath": "/tmp"}, {"emptyDir": {}})]
     if driver:
@@ -151,7 +153,7 @@ def _mounts(placed: Placed, *, driver: bool) -> list[tuple[Manifest, Manifest]]:
 
 
 def claim_name(placed: Placed) -> str:
-    """Of the claim that is made for a job that names none."""
+    """Return the name of the claim that is created for a job that names none."""
     return f"{placed.base}-checkpoint"
 
 
@@ -163,7 +165,7 @@ def _env(placed: Placed, *, driver: bool) -> list[Any]:
     found: list[Any] = []
     if driver:
         found += [_from_field("POD_IP", "status.podIP"), _from_field("POD_NAME", "metadata.name")]
-    if placed.spec.application.config_map is not None:  # what an application imports beside it, workers import too
+    if placed.spec.application.config_map is not None:  # workers also import modules that lie beside the application
         found.append({"name": "PYTHONPATH", "value": APPLICATION})
     return [*found, *placed.spec.env]
 

@@ -1,9 +1,9 @@
 """A cluster's listeners, as its nodes read them (headrace.security.listener_config). Pure.
 
-There are the one inside (`internal`, at the nodes' own port), a second one inside for clients that move there
-(`secure`), the one outside (`external`), more of them by names and ports of their own (`additional`), and the
-operator's. Where security is enabled each is SASL_SSL, unless the resource says otherwise in so many words. Where it is
-not, nodes have no file: they listen as they ever did.
+A cluster has `internal` for clients inside Kubernetes, at the nodes' main port; optionally `secure`, a second one
+inside to which clients migrate; optionally `external` for clients outside; any number of `additional` ones with their
+own names and ports; and the operator's. With security each is SASL_SSL, unless the resource explicitly says otherwise.
+Without security nodes have no listener file and use their default listeners.
 """
 
 import json
@@ -19,17 +19,17 @@ from headrace_operator.builders.names import CLIENT_PORT, EXTERNAL_PORT, OPERATO
 from headrace_operator.specs import Additional, Authorities, ClusterSpec, External, Listener, OAuth, Outside
 
 SERVER: Final = "/etc/headrace/server"
-"""Where pods have the Secret with what they show clients."""
+"""Where pods mount the Secret with the certificate that nodes show clients."""
 CLIENTS_CA: Final = "clients-ca.crt"
 DEFAULT_MECHANISM: Final = "SCRAM-SHA-512"
 OWN_SUBJECTS: Final = "RULE:^CN=([^,+]+)$/$1/"
-"""The subjects of StreamUsers' certificates, to users. Others are refused."""
+"""Maps the subjects of StreamUsers' certificates to users. Other subjects are refused."""
 GIVEN_SUBJECTS: Final = f"RULE:^CN=(?!{OPERATOR_USER}$)([^,+]+)$/$1/"
-"""The same of authorities that are somebody else's, which make nobody the operator."""
+"""Maps the subjects of certificates of user-provided authorities to users, except to the operator's user."""
 OPERATOR: Final = "operator"
 EXTERNAL: Final = "external"
 OUTSIDE: Final = "-external"
-"""How the names of the Services end that are for clients outside."""
+"""Suffix of the names of Services for clients outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class Port:
 
     name: str
     first: int
-    """Its port at shard 0."""
+    """The listener's port on shard 0."""
     asked: Listener
 
     @property
     def protocol(self) -> str:
-        """As Kafka calls it."""
+        """The security protocol, by Kafka's name."""
         return self.asked.protocol or "SASL_SSL"
 
     @property
     def has_tls(self) -> bool:
-        """Whether it speaks TLS."""
+        """Whether the listener uses TLS."""
         return self.protocol in ("SSL", "SASL_SSL")
 
     @property
@@ -58,44 +58,46 @@ class Port:
 
     @property
     def client_auth(self) -> str:
-        """Whether clients show certificates: with SSL they have to, unless somebody says otherwise."""
+        """Whether clients show certificates: with SSL they must, unless the resource says otherwise."""
         return self.asked.client_auth or ("required" if self.protocol == "SSL" else "none")
 
     @property
     def mechanisms(self) -> list[str]:
-        """Of SASL; none without it."""
+        """The SASL mechanisms; empty without SASL."""
         return (self.asked.mechanisms or [DEFAULT_MECHANISM]) if self.has_sasl else []
 
     @property
     def lets_anybody_in(self) -> bool:
-        """Whether clients come in that prove nothing."""
+        """Whether clients may connect without authentication."""
         return not self.has_sasl and (not self.has_tls or self.client_auth != "required")
 
     @property
     def client_ca_entry(self) -> str:
-        """The entry of NAME-server with the authorities of its clients; "": none is asked for a certificate."""
+        """The entry of the Secret NAME-server with the authorities of clients' certificates; "" if clients are asked
+        for none.
+        """
         if not self.has_tls or self.client_auth == "none":
             return ""
         return CLIENTS_CA if self.asked.client_ca is None else f"clients-ca-{self.name}.crt"
 
     @property
     def takes_own_certificates(self) -> bool:
-        """Whether clients may show those of the cluster's own authority, if they are asked for one."""
+        """Whether certificates of the cluster's own authority are accepted, if clients are asked for one."""
         return self.asked.client_ca is None or self.asked.client_ca.include_cluster_ca
 
     @property
     def jwks_ca(self) -> Authorities | None:
-        """Whom it trusts to be the issuer of tokens; None: the authorities of its image."""
+        """The authorities that certify the server of the token issuer's keys; None for those of the image."""
         return None if self.asked.oauth is None or not self.has_sasl else self.asked.oauth.jwks_ca
 
     @property
     def jwks_ca_entry(self) -> str:
-        """The entry of NAME-server with these."""
+        """The entry of the Secret NAME-server with the authorities for the server of the issuer's keys."""
         return f"jwks-ca-{self.name}.crt"
 
     @property
     def outside(self) -> Outside | None:
-        """How clients outside reach it; None: they do not."""
+        """How clients outside reach the listener; None if they do not."""
         match self.asked:
             case External():
                 return self.asked.outside
@@ -104,17 +106,21 @@ class Port:
         return None
 
     def outside_service(self, pod: str) -> str:
-        """The name of a pod's Service for clients outside. By the port: a listener's name has no room in it."""
+        """Return the name of a pod's Service for clients outside. It holds the port, as a listener's name may be too
+        long.
+        """
         return f"{pod}{OUTSIDE}" if self.name == EXTERNAL else f"{pod}-{self.first}{OUTSIDE}"
 
     @property
     def given_secret(self) -> str | None:
-        """The Secret with its certificate, where that is not the operator's own."""
+        """The name of the Secret with the listener's certificate if the user provides it; None if the operator issues
+        it.
+        """
         return None if self.asked.certificate is None else self.asked.certificate.secret_ref.name
 
 
 def ports(spec: ClusterSpec) -> list[Port]:
-    """The clients' listeners, and the operator's at last."""
+    """Return the clients' listeners, and the operator's as the last one."""
     found = [Port("internal", CLIENT_PORT, spec.listeners.internal)]
     if spec.listeners.secure is not None:
         found.append(Port("secure", SECURE_PORT, spec.listeners.secure))
@@ -125,17 +131,19 @@ def ports(spec: ClusterSpec) -> list[Port]:
 
 
 def exposed(spec: ClusterSpec) -> list[Port]:
-    """Those that clients outside reach."""
+    """Return the listeners that clients outside reach."""
     return [port for port in ports(spec) if port.outside is not None]
 
 
 def port_of(spec: ClusterSpec, name: str) -> Port | None:
-    """A listener by its name."""
+    """Return a listener by its name; None if there is none."""
     return next((port for port in ports(spec) if port.name == name), None)
 
 
 def fault(spec: ClusterSpec) -> str:
-    """What is wrong with the first listener that nodes would not start with, and that no schema finds; "": nothing."""
+    """Return what is wrong with the first listener with which nodes would not start and which no schema rejects; "" if
+    nothing is.
+    """
     for port in ports(spec):
         where = f"listener {port.name}"
         try:
@@ -155,7 +163,7 @@ def fault(spec: ClusterSpec) -> str:
 
 
 def _tcp_ports(container: Mapping[str, Any]) -> list[int]:
-    """Those that a container declares; Kubernetes itself looks at their form."""
+    """Return the TCP ports that a container declares; Kubernetes itself validates their form."""
     declared = container.get("ports")
     known = [each for each in declared if isinstance(each, Mapping)] if isinstance(declared, list) else []
     numbers = [each.get("containerPort") for each in known if each.get("protocol", "TCP") == "TCP"]
@@ -163,24 +171,24 @@ def _tcp_ports(container: Mapping[str, Any]) -> list[int]:
 
 
 def allows_anonymous(spec: ClusterSpec) -> bool:
-    """Whether some listener lets anybody in, as somebody has said in so many words."""
+    """Return whether some listener explicitly allows clients without authentication."""
     return any(port.lets_anybody_in for port in ports(spec))
 
 
 def file_name(shard: int) -> str:
-    """Of one storage node's file."""
+    """Return the name of one storage node's listener file."""
     return f"shard-{shard}.toml"
 
 
 def files(spec: ClusterSpec) -> dict[str, str]:
-    """The files, one a storage node in a pod."""
+    """Return the listener files, one for each storage node in a pod."""
     return {file_name(shard): "\n".join(_tables(spec, shard)) for shard in range(spec.shards)}
 
 
 def _tables(spec: ClusterSpec, shard: int) -> Iterator[str]:
     for port in ports(spec):
         if port.name == "internal" and not port.has_tls and not port.has_sasl and port.asked.default_stream is None:
-            continue  # the node's own, of --port
+            continue  # the node's default listener, from --port
         yield "[[listener]]"
         place = {"main": True} if port.name == "internal" else {"port": port.first + shard}
         for key, value in {"name": port.name, **place, **_keys(port)}.items():
@@ -193,7 +201,7 @@ def _tables(spec: ClusterSpec, shard: int) -> Iterator[str]:
 
 
 def certificate_folder(port: Port) -> str:
-    """Where pods have a listener's certificate."""
+    """Return where pods mount a listener's certificate."""
     return SERVER if port.given_secret is None else f"{SERVER}-{port.name}"
 
 
@@ -230,5 +238,5 @@ def _oauth(asked: OAuth, port: Port) -> Mapping[str, Any]:
 
 
 def _toml(value: object) -> str:
-    """JSON's text, numbers and lists are TOML's, but for one character that TOML has escaped."""
+    """Return `value` in TOML: JSON's text, numbers and lists are valid TOML, except for U+007F, which TOML escapes."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

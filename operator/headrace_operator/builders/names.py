@@ -1,4 +1,4 @@
-"""Names, labels and ports of what belongs to a cluster. Pure."""
+"""Names, labels and ports of the objects of a cluster. Pure."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -11,11 +11,13 @@ from headrace_operator.specs import API, GROUP
 __all__ = ["ADMIN_PORT", "CLIENT_PORT", "CLUSTER_LABEL", "EXTERNAL_PORT", "PEER_PORT"]
 
 SECURE_PORT: Final = 9192
-"""Of a second listener for clients inside, of shard 0."""
+"""Port of the second listener for clients inside, on shard 0."""
 OPERATOR_PORT: Final = 8092
-"""Of the operator's own listener, of shard 0: TLS and a password that the operator has made, whatever clients have."""
+"""Port of the operator's own listener, on shard 0: TLS and a password that the operator generates, whatever clients
+use.
+"""
 OPERATOR_USER: Final = "headrace-operator"
-"""Whom nodes know the operator as."""
+"""The user as which the operator authenticates at nodes."""
 POD_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 JOB_LABEL: Final = f"{GROUP}/job"
@@ -25,12 +27,12 @@ Manifest = dict[str, Any]
 
 
 class ObjectName(StrEnum):
-    """What an object is for that each cluster has one of: what its name ends with."""
+    """Suffixes of the names of objects of which each cluster has one."""
 
     PEER_SECRETS = "peer-secrets"
-    """Secret by which nodes know each other, in place of the record's secrets. People make it."""
+    """Secret by which nodes authenticate to each other, in place of the record's secrets. Users create it."""
     BOOTSTRAP_SERVICE = "bootstrap"
-    """Service where clients inside begin."""
+    """Service at which clients inside Kubernetes bootstrap."""
     NODES_SERVICE = "nodes"
     """Headless Service that gives pods their names."""
     LISTENERS = "listeners"
@@ -40,21 +42,21 @@ class ObjectName(StrEnum):
     CLIENTS_CA = "clients-ca"
     """Secret with the authority of the users' certificates."""
     CA = "ca"
-    """Secret with what clients trust."""
+    """Secret with the certificates that clients trust."""
     SERVER = "server"
-    """Secret with what nodes show clients."""
+    """Secret with the certificate that nodes show clients."""
     PEERS = "peers"
-    """Secret with what nodes show each other."""
+    """Secret with the certificate that nodes show each other."""
     OPERATOR = "operator"
-    """Secret with what the operator proves to nodes."""
+    """Secret with the operator's credentials at the nodes."""
 
     def of(self, cluster: str) -> str:
-        """The object's name."""
+        """Return the object's name."""
         return f"{cluster}-{self}"
 
 
 def labels(cluster: str, component: str = "storage") -> dict[str, str]:
-    """Of everything that is made for a cluster (kubernetes.io's recommended labels)."""
+    """Return the labels of every object that is created for a cluster (kubernetes.io's recommended labels)."""
     return {
         CLUSTER_LABEL: cluster,
         "app.kubernetes.io/name": "headrace",
@@ -65,12 +67,12 @@ def labels(cluster: str, component: str = "storage") -> dict[str, str]:
 
 
 def selector(cluster: str, component: str = "storage") -> dict[str, str]:
-    """Finds the pods of a cluster."""
+    """Return the labels that select the pods of a cluster."""
     return {CLUSTER_LABEL: cluster, COMPONENT_LABEL: component}
 
 
 def owner(resource: Manifest) -> Manifest:
-    """The ownerReference of what goes with a resource."""
+    """Return the ownerReference for objects that are deleted with a resource."""
     return {
         "apiVersion": resource.get("apiVersion", API),
         "kind": resource["kind"],
@@ -84,7 +86,7 @@ def owner(resource: Manifest) -> Manifest:
 def metadata(
     name: str, namespace: str, cluster: str, *, owned_by: Manifest | None, component: str = "storage"
 ) -> Manifest:
-    """Of an object that is made for a cluster; one that is owned by nobody outlives its resource."""
+    """Return the metadata of an object that is created for a cluster; without an owner it outlives its resource."""
     made: Manifest = {"name": name, "namespace": namespace, "labels": labels(cluster, component)}
     if owned_by is not None:
         made["ownerReferences"] = [owner(owned_by)]
@@ -92,8 +94,8 @@ def metadata(
 
 
 def belongs(found: Mapping[str, Any], cluster: str) -> bool:
-    """Whether an object is a cluster's own: its StreamCluster made it, or a former one of that name. What has no owner
-    is known by its labels; nodes label what they write with the cluster alone.
+    """Return whether an object is a cluster's own: created by its StreamCluster, or by a former one of that name.
+    Objects without owner are recognized by their labels; objects that nodes write have the cluster's label only.
     """
     meta = found["metadata"]
     if owners := meta.get("ownerReferences"):
@@ -103,11 +105,12 @@ def belongs(found: Mapping[str, Any], cluster: str) -> bool:
 
 
 def record_name(cluster: str, format: int = 1) -> str:
-    """Of the Secret with a cluster's own record, in the format that its feature level asks for: no Secret of these is
-    ever changed."""
+    """Return the name of the Secret with the cluster record, in the format of the cluster's feature level: each format
+    has its own Secret, as these Secrets never change.
+    """
     return f"{cluster}-cluster" if format == 1 else f"{cluster}-cluster-{format}"
 
 
 def bootstrap(cluster: str, namespace: str) -> str:
-    """Where clients inside of Kubernetes begin."""
+    """Return the bootstrap address for clients inside Kubernetes."""
     return f"{ObjectName.BOOTSTRAP_SERVICE.of(cluster)}.{namespace}.svc:{CLIENT_PORT}"

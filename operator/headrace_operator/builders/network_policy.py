@@ -1,7 +1,7 @@
-"""Who reaches a cluster's pods: clients' ports are for everybody, the others for those who need them. Pure.
+"""Who reaches a cluster's pods: clients' ports are open to everybody, the others only to those who need them. Pure.
 
-    clients' listeners    everybody: that is what they ask for proofs for
-    nodes' own            the pods of this cluster
+    clients' listeners    everybody: clients authenticate there
+    peer ports            the pods of this cluster
     operator's listener   the operator's pods; the cluster's own, for `headrace` in one of them
     admin (HTTP)          the operator's pods, the cluster's own, and namespaces with the label headrace.dev/metrics
 
@@ -17,11 +17,11 @@ from headrace_operator.specs import GROUP, OWN_NAMESPACE, ClusterSpec
 METRICS_LABEL: Final = f"{GROUP}/metrics"
 """Label of namespaces whose pods may read metrics: "true"."""
 _OPERATOR_LABELS: Final = {"app.kubernetes.io/name": "headrace-operator"}
-"""Of the operator's pods (the chart's)."""
+"""Labels of the operator's pods, from its chart."""
 
 
 def network_policy(metadata: Manifest, cluster: str, spec: ClusterSpec) -> Manifest:
-    """Of a cluster whose pods have security."""
+    """Return the NetworkPolicy of a cluster whose pods have security."""
     own = {"podSelector": {"matchLabels": selector(cluster)}}
     operator = {"podSelector": {"matchLabels": _OPERATOR_LABELS}, "namespaceSelector": _operators_namespace()}
     readers = {"namespaceSelector": {"matchLabels": {METRICS_LABEL: "true"}}}
@@ -45,7 +45,7 @@ def network_policy(metadata: Manifest, cluster: str, spec: ClusterSpec) -> Manif
 
 
 def _operators_namespace() -> dict[str, Any]:
-    """Without a name of it: any, by the pods' labels alone."""
+    """Return the selector of the operator's namespace; if its name is unknown, every namespace matches."""
     return {"matchLabels": {"kubernetes.io/metadata.name": OWN_NAMESPACE}} if OWN_NAMESPACE else {}
 
 

@@ -1,11 +1,11 @@
-"""Whom the operator is to a cluster's nodes: a Secret with a password. Pure.
+"""The Secret with the operator's credentials at a cluster's nodes. Pure.
 
-    user, password     of the user headrace-operator, whom nodes make the cluster's administrator at their start
-    next-password      one that is about to be told to the cluster; there for a moment alone
+    user, password     of the user headrace-operator, which nodes make the cluster's administrator when they start
+    next-password      the password to which the cluster is about to be changed; present only during the change
     admin.toml         the first two, as nodes read them (headrace.node.bootstrap_admin)
     client.properties  the same for `headrace` in a pod
 
-Who may read it administers the cluster. It outlives the resource, as the data do, which know its password.
+Anybody who may read it administers the cluster. It outlives the resource, as do the data, which hold its password.
 """
 
 import json
@@ -24,32 +24,32 @@ PASSWORD_BYTES: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What is in it."""
+    """The operator's credentials in the Secret."""
 
     password: str = field(repr=False)
     next_password: str = field(default="", repr=False)
-    """"": none is under way."""
+    """"" if no change of the password is under way."""
 
 
 def made() -> Proofs:
-    """Of a new cluster."""
+    """Return the credentials for a new cluster."""
     return Proofs(generated())
 
 
 def generated() -> str:
-    """A password."""
+    """Return a random password."""
     return secrets.token_urlsafe(PASSWORD_BYTES)
 
 
 def read(values: Mapping[str, str]) -> Proofs | None:
-    """What a Secret's decoded data say; None: they have none."""
+    """Return the credentials from a Secret's decoded data; None if it has none."""
     if not values.get("password"):
         return None
     return Proofs(values["password"], values.get("next-password", ""))
 
 
 def properties(proofs: Proofs, ca: str) -> dict[str, str]:
-    """The operator's own, for headrace.security.client_security. `ca`: PEM."""
+    """Return the operator's client properties, for headrace.security.client_security. `ca`: PEM."""
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": DEFAULT_MECHANISM,
@@ -60,7 +60,7 @@ def properties(proofs: Proofs, ca: str) -> dict[str, str]:
 
 
 def secret(proofs: Proofs, *, metadata: Manifest) -> Manifest:
-    """The Secret."""
+    """Return the Secret."""
     told = {name: value for name, value in properties(proofs, "").items() if name != "ssl.ca.pem"}
     told["ssl.ca.location"] = f"{SERVER}/ca.crt"
     values = {

@@ -1,4 +1,4 @@
-"""What users ask of pods beyond what Headrace needs of them: volumes, sidecars, whom they run as. Pure."""
+"""Additions to pods that users ask for: volumes, sidecars, the user that the pods run as. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,12 +7,12 @@ from headrace_operator.builders.names import Manifest
 from headrace_operator.specs import PassedOn
 
 USER: Final = 10001
-"""Of the images; what claims hold belongs to it."""
+"""The images' user id; files on claims belong to it."""
 
 
 def security_context(asked: Mapping[str, Any] | None) -> Manifest:
-    """Of a pod. Where the user says anything of it, even nothing, no user and group are named: the image and the
-    namespace say whom it runs as.
+    """Return a pod's security context. If the user sets one, even an empty one, no user and group are added: the image
+    and the namespace decide as whom the pod runs.
     """
     own = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER} if asked is None else {}
     never_root = {"runAsNonRoot": True, **own, "fsGroupChangePolicy": "OnRootMismatch"}
@@ -20,7 +20,7 @@ def security_context(asked: Mapping[str, Any] | None) -> Manifest:
 
 
 def add(pod: PassedOn, spec: Manifest) -> None:
-    """To the spec of a pod, whose first container is Headrace's; what that has stays."""
+    """Add the user's extras to the spec of a pod whose first container is Headrace's; existing entries stay."""
     container = spec["containers"][0]
     if pod.volumes:
         spec["volumes"] = [*spec["volumes"], *pod.volumes]

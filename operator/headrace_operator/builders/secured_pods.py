@@ -1,13 +1,13 @@
-"""What the pods of a cluster with security have beside those of one without: files, arguments, ports. Pure.
+"""What security adds to the pods of a cluster: files, arguments, ports. Pure.
 
-    /etc/headrace/listeners   ConfigMap NAME-listeners   a file of listeners for each storage node
-    /etc/headrace/server      Secret NAME-server         what clients are shown, and whose certificates count (trust)
-    /etc/headrace/server-L    a Secret of somebody's     the certificate of listener L, where the resource names one
-    /etc/headrace/peers       Secret NAME-peers          what nodes show each other
-    /etc/headrace/operator    Secret NAME-operator       whom nodes make administrator, for `headrace` in a pod too
+    /etc/headrace/listeners   ConfigMap NAME-listeners   a listener file for each storage node
+    /etc/headrace/server      Secret NAME-server         the certificate shown to clients, and trusted authorities
+    /etc/headrace/server-L    a user's Secret            the certificate of listener L, if the resource names one
+    /etc/headrace/peers       Secret NAME-peers          the certificate that nodes show each other
+    /etc/headrace/operator    Secret NAME-operator       the administrator's credentials, also for `headrace` in a pod
 
-Nodes look at the certificates every few seconds, so nothing of these is in the digest that has pods made anew; only
-what a node reads at its start is.
+Nodes reload certificates within seconds, so these are not part of the digest whose change recreates pods; the digest
+covers only what a node reads when it starts.
 """
 
 from collections.abc import Sequence
@@ -31,16 +31,17 @@ SECURE: Final = "--secure"
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """How far security is in the pods of a cluster."""
+    """The stage of security in the pods of a cluster."""
 
     peer_mode: str
     """ACCEPT or REQUIRE."""
     from_start: bool
-    """Nodes check access expressions before they serve anybody; else security is turned on when all pods have it."""
+    """Whether nodes check access expressions from their start; otherwise security is turned on once all pods have it.
+    """
 
 
 def arguments(spec: ClusterSpec, secured: Secured) -> list[str]:
-    """Of headrace.node.pod."""
+    """Return the arguments of headrace.node.pod."""
     found = ["--listeners-folder", LISTENERS, "--peer-tls", PEERS, PEER_MODE, secured.peer_mode]
     found += ["--bootstrap-admin", f"{OPERATOR}/{ADMIN_FILE}"]
     if secured.from_start:
@@ -49,7 +50,7 @@ def arguments(spec: ClusterSpec, secured: Secured) -> list[str]:
 
 
 def volumes(cluster: str, spec: ClusterSpec) -> list[tuple[Manifest, Manifest]]:
-    """Each mount with its volume."""
+    """Return each mount with its volume."""
     found = [
         _mount("headrace-listeners", LISTENERS, {"configMap": {"name": ObjectName.LISTENERS.of(cluster)}}),
         _mount("headrace-server", listeners.SERVER, _secret(ObjectName.SERVER.of(cluster))),
@@ -65,20 +66,20 @@ def volumes(cluster: str, spec: ClusterSpec) -> list[tuple[Manifest, Manifest]]:
 
 
 def rolled(spec: ClusterSpec, secured: Secured) -> dict[str, Any]:
-    """What a change of has pods made anew."""
+    """Return the values whose change recreates the pods."""
     given = [(port.name, port.given_secret) for port in listeners.ports(spec) if port.given_secret is not None]
     return {"listeners": listeners.files(spec), "arguments": arguments(spec, secured), "certificates": given}
 
 
 def service_ports(spec: ClusterSpec) -> list[tuple[str, int]]:
-    """Name and first port of the listeners inside that come with security."""
-    without = ("internal", listeners.EXTERNAL)  # those that are there without security too
+    """Return name and first port of the listeners inside that only clusters with security have."""
+    without = ("internal", listeners.EXTERNAL)  # listeners that clusters without security have too
     return [(port.name, port.first) for port in listeners.ports(spec) if port.name not in without]
 
 
 def hosts(cluster: str, namespace: str, outside: Sequence[str]) -> list[str]:
-    """The names in the certificate that nodes show clients: of pods and Services, however many there are, and
-    `outside`, hosts that clients outside are told.
+    """Return the names in the certificate that nodes show clients: wildcards for the pods, the Services, and `outside`,
+    the hosts that clients outside use.
     """
     found = ["localhost"]
     for name in (f"*.{ObjectName.NODES_SERVICE.of(cluster)}", ObjectName.BOOTSTRAP_SERVICE.of(cluster)):
@@ -87,7 +88,7 @@ def hosts(cluster: str, namespace: str, outside: Sequence[str]) -> list[str]:
 
 
 def secured_of(template: Manifest | None) -> Secured | None:
-    """What a pod's template says, or a pod itself; None: it has nothing of security."""
+    """Return the stage of security of a pod or a pod template; None if it has no security."""
     if template is None:
         return None
     command: list[str] = template["spec"]["containers"][0].get("command") or []
@@ -99,10 +100,10 @@ def secured_of(template: Manifest | None) -> Secured | None:
 def next_secured(
     template: Secured | None, pods: Sequence[Secured | None], *, is_new: bool, authorization: bool
 ) -> Secured:
-    """How far it is to be in the template. `is_new`: there is no pod and no template.
+    """Return the stage of security for the template. `is_new`: there is no pod and no template yet.
 
-    Nodes that speak in clear with each other go by ACCEPT, until all of the `pods` do; no way leads back from REQUIRE.
-    What nodes check from their start on was checked in a new cluster from its first start on.
+    Nodes that talk to each other in clear text move to ACCEPT until all `pods` have it; REQUIRE is never left again.
+    `from_start` is set in new clusters only and is never turned on later.
     """
     if is_new:
         return Secured(REQUIRE, authorization)
@@ -114,7 +115,7 @@ def next_secured(
 
 
 def serves_operator(pod: Manifest) -> bool:
-    """Whether a pod has the operator's own listener."""
+    """Return whether a pod has the operator's own listener."""
     declared = pod["spec"]["containers"][0].get("ports") or []
     return any(each.get("containerPort") == OPERATOR_PORT for each in declared)
 

@@ -1,6 +1,6 @@
-"""What `settings` and `tracing` of a StreamCluster may say: arguments of a storage node that are the user's. Pure.
+"""Checks of a StreamCluster's `settings` and `tracing`: storage node arguments that users may set. Pure.
 
-A node does not start with an argument that it does not know, so such a one is refused before any pod is made with it.
+A node does not start with an unknown argument, so it is refused before any pod gets it.
 """
 
 import math
@@ -24,17 +24,17 @@ LEAST: Final[Mapping[str, int]] = {
     "connections-max-idle-ms": 1000,
     "metrics-topics": 0,
 }
-"""Those that are whole numbers, and the least of each (headrace.node.options)."""
+"""Settings that are whole numbers, with the minimum of each (headrace.node.options)."""
 SECONDS: Final = frozenset({"rebuild-after-s"})
 TEXTS: Final = frozenset({"label", "zone"})
 FLAGS: Final = frozenset({"no-fsync"})
 ACTIONS: Final = frozenset({"audit-allowed"})
-"""Lists of what is told to the audit though it is allowed."""
+"""Settings that list the actions that are audited even if they are allowed."""
 KNOWN: Final = (*LEAST, *SECONDS, *TEXTS, *FLAGS, *ACTIONS)
 
 
 def fault(settings: Mapping[str, str]) -> str:
-    """What is wrong with the first setting that a node would not start with; "": nothing."""
+    """Return what is wrong with the first setting with which a node would not start; "" if nothing is."""
     for name, value in sorted(settings.items()):
         if wrong := _fault(name, value):
             return f"settings.{name}: {wrong}"
@@ -42,7 +42,7 @@ def fault(settings: Mapping[str, str]) -> str:
 
 
 def tracing_fault(endpoint: str) -> str:
-    """What is wrong with `tracing.endpoint`, if a node would not start with it; "": nothing."""
+    """Return what is wrong with `tracing.endpoint`, if a node would not start with it; "" if nothing is."""
     if not endpoint:
         return ""
     try:

@@ -1,16 +1,15 @@
-"""Authorities that somebody else keeps: of clients' certificates at a listener, or of the server of an issuer's keys.
-Pure.
+"""User-provided authorities: of clients' certificates at a listener, or of the server of a token issuer's keys. Pure.
 
 The resource names an entry of a Secret or a ConfigMap. Its certificates are copied into the Secret NAME-server, which
-pods have already, and nodes take up what changes there:
+pods mount anyway, and nodes reload when it changes:
 
-    clients-ca-L.crt   the authorities of listener L's clients: those given, and the cluster's own if it says so
-    given-ca-L.crt     those that were given alone, as they could last be used
-    jwks-ca-L.crt      those of the server that has the issuer's keys
+    clients-ca-L.crt   the authorities of listener L's clients: the provided ones, and the cluster's own if requested
+    given-ca-L.crt     the provided ones only, in their last usable state
+    jwks-ca-L.crt      the authorities of the server of the issuer's keys
 
-1. What cannot be used, or is not there, leaves what was given before. Where nothing was, nobody is trusted: the entry
-   has an authority whose key nobody has.
-2. Certificates alone are copied: no key that lies beside them, and no other text.
+1. If the source is missing or unusable, the last usable certificates stay. If there were none, nobody is trusted: the
+   entry holds an authority whose key nobody has.
+2. Only certificates are copied: no keys and no other text of the source.
 """
 
 import ssl
@@ -26,7 +25,7 @@ from headrace_operator.builders import listeners
 from headrace_operator.specs import Authorities, ClusterSpec
 
 MOST_BYTES: Final = 256 << 10
-"""Of all that a cluster is given: twice that and the rest of NAME-server are below the size of a Secret."""
+"""Most bytes of all provided authorities of a cluster: twice that and the rest of NAME-server fit into a Secret."""
 NOBODY: Final = "headrace: nobody is trusted"
 """The name of the authority whose key nobody has."""
 _DAYS: Final = 7300
@@ -34,18 +33,18 @@ _DAYS: Final = 7300
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where a listener's authorities are."""
+    """A listener's reference to authorities in a Secret or a ConfigMap."""
 
     listener: str
     field: str
-    """Of the listener, as the resource has it."""
+    """The field of the listener in the resource."""
     entry: str
-    """Of NAME-server, where they are kept."""
+    """The entry of the Secret NAME-server where the authorities are kept."""
     source: Authorities
 
     @property
     def where(self) -> str:
-        """For messages."""
+        """The reference in words, for messages."""
         kind, named = ("Secret", self.source.secret_ref) if self.source.secret_ref else ("ConfigMap", None)
         named = named or self.source.config_map_ref
         at = "nothing" if named is None else f"{kind} {named.name}, entry {named.key}"
@@ -53,7 +52,7 @@ class Reference:
 
 
 def references(spec: ClusterSpec) -> Iterator[Reference]:
-    """All of a cluster."""
+    """Yield all references of a cluster."""
     for port in listeners.ports(spec):
         if port.client_ca_entry and port.asked.client_ca is not None:
             yield Reference(port.name, "clientCa", _given_entry(port.name), port.asked.client_ca)
@@ -62,7 +61,9 @@ def references(spec: ClusterSpec) -> Iterator[Reference]:
 
 
 def entries(spec: ClusterSpec, given: Mapping[str, str], *, own: str) -> dict[str, str]:
-    """What NAME-server has of it. `given`: by Reference.entry; `own`: the cluster's own authorities of clients."""
+    """Return the entries of NAME-server for authorities. `given`: the provided authorities by `Reference.entry`; `own`:
+    the cluster's own authorities of clients.
+    """
     found = dict(given)
     for port in listeners.ports(spec):
         if port.client_ca_entry and port.asked.client_ca is not None:
@@ -72,7 +73,7 @@ def entries(spec: ClusterSpec, given: Mapping[str, str], *, own: str) -> dict[st
 
 
 def authorities_in(text: str) -> str:
-    """The certificates in a text, in PEM, if they are an authority's as nodes have it. Raises CertificateRefused."""
+    """Return the certificates in a text, in PEM, if nodes can use them as authorities. Raises CertificateRefused."""
     try:
         certificates = x509.load_pem_x509_certificates(text.encode())
     except ValueError:
@@ -89,17 +90,17 @@ def authorities_in(text: str) -> str:
 
 
 def last_end(pem: str) -> float:
-    """When the last of the certificates expires, in seconds since 1970."""
+    """Return when the last of the certificates expires, in seconds since 1970."""
     return max(each.not_valid_after_utc.timestamp() for each in x509.load_pem_x509_certificates(pem.encode()))
 
 
 def nobody(*, now: float) -> str:
-    """An authority that has signed nothing, and never will."""
+    """Return a new authority that has signed nothing and whose key is discarded."""
     return Authority.create(NOBODY, days=_DAYS, now=now).pair.certificate
 
 
 def is_nobody(pem: str) -> bool:
-    """Whether a certificate is such a one."""
+    """Return whether a certificate is an authority created by `nobody`."""
     subject = x509.load_pem_x509_certificate(pem.encode()).subject
     return [each.value for each in subject] == [NOBODY]
 

@@ -1,14 +1,14 @@
-"""What a StreamUser's Secret holds: all that a client needs, as each kind of client reads it. Pure.
+"""The content of a StreamUser's Secret: all that a client needs, in the form that each kind of client reads. Pure.
 
-    bootstrap            where clients begin
+    bootstrap            the bootstrap address
     user, password       with SCRAM
-    user.crt, user.key   the user's certificate, with TLS; user.pem has both, as Java wants it
-    ca.crt               whom clients trust
-    client.properties    librdkafka's names, which Headrace's own clients know too
-    java.properties      the Java clients' names
-    sasl.jaas.config     the Java clients' property of that name
+    user.crt, user.key   the user's certificate, with TLS; user.pem has both, in Java's form
+    ca.crt               the authorities that clients trust
+    client.properties    librdkafka's property names, which Headrace's own clients use too
+    java.properties      the Java clients' property names
+    sasl.jaas.config     the value of the Java clients' property of that name
 
-Files that these name lie where the Secret is mounted at FOLDER, as StreamJobs have it.
+The properties name files below FOLDER, where StreamJobs mount the Secret.
 """
 
 from collections.abc import Mapping
@@ -21,33 +21,35 @@ from headrace_operator.builders.listeners import Port
 FOLDER: Final = "/etc/headrace/user"
 LEAST_PASSWORD: Final = 8
 MOST_PASSWORD: Final = 256
-"""Characters (headrace.admin.users)."""
+"""Most characters of a password (headrace.admin.users)."""
 _MODULES: Final = {"PLAIN": "plain.PlainLoginModule"}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a client is told."""
+    """What a client needs to connect as a user."""
 
     user: str
     bootstrap: str
     port: Port | None
-    """The listener that it goes to; None: of a cluster without security."""
+    """The listener to connect to; None for a cluster without security."""
     mechanism: str = ""
-    """"": no password proves the user."""
+    """"" if the user does not authenticate by password."""
     password: str = field(default="", repr=False)
     certificate: KeyPair | None = None
     ca: str = ""
 
 
 def mechanism_of(port: Port, asked: str) -> str:
-    """By which mechanism a password goes to a listener: as asked, where it has that. "": it takes no passwords."""
+    """Return the mechanism for passwords at a listener: the requested one if the listener has it, else the listener's
+    first; "" if it accepts no passwords.
+    """
     takes = [each for each in port.mechanisms if each != "OAUTHBEARER"]
     return asked if asked in takes else (takes[0] if takes else "")
 
 
 def password_fault(password: str, user: str) -> str:
-    """Why no client could use a password, which is not in the words; "": it is none of these."""
+    """Return why a password is not allowed, without the password in the text; "" if it is allowed."""
     if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
         return f"it has {len(password)} characters; {LEAST_PASSWORD} to {MOST_PASSWORD} are allowed"
     if not password.isprintable() or password != password.strip():
@@ -56,7 +58,7 @@ def password_fault(password: str, user: str) -> str:
 
 
 def values(entry: Entry) -> dict[str, str]:
-    """The Secret's entries."""
+    """Return the Secret's entries."""
     librdkafka = {"bootstrap.servers": entry.bootstrap, **_librdkafka(entry), "client.id": entry.user}
     found = {
         "bootstrap": entry.bootstrap,
@@ -115,7 +117,7 @@ def _jaas(entry: Entry) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As a line of a .properties file of Java's has it: in Latin-1 but for escapes."""
+    """Return a value as a line of a Java .properties file holds it: in Latin-1, other characters escaped."""
     text = value.replace("\\", "\\\\")
     utf16 = (text[at : at + 1].encode("utf-16-be") for at in range(len(text)))
     return "".join(_character(each) for each in utf16)

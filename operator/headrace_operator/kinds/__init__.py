@@ -1,1 +1,1 @@
-"""One module a kind: what its resources ask for, made so, and what came of it, said."""
+"""One module for each kind: it applies what resources ask for and reports the result in their status."""

@@ -1,7 +1,7 @@
-"""Why a pod is not there, does not run or is not ready, and why a claim has no volume, in Kubernetes' own words. Pure.
+"""Why a pod is missing, does not run or is not ready, and why a claim has no volume, in Kubernetes' own words. Pure.
 
-Some of it stands in the status of pods, the rest only in events: a pod that a quota or a LimitRange refuses never comes
-to be, and its StatefulSet or Job has an event instead; a claim of a storage class that is not there has one too.
+Some causes are in the status of pods, the others only in events: a pod that a quota or a LimitRange refuses is never
+created, and its StatefulSet or Job has an event instead; a claim of a missing storage class has an event too.
 """
 
 import re
@@ -31,13 +31,13 @@ WARNING: Final = "Warning"
 BOUND: Final = "pv.kubernetes.io/bind-completed"
 """Annotation of a claim that Kubernetes has bound to a volume."""
 _MESSAGE: Final = 400
-"""Characters of somebody else's message."""
+"""Most characters of Kubernetes' message that are kept."""
 
 Object = Mapping[str, Any]
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether it serves, and stays."""
+    """Return whether a pod is ready and is not being deleted."""
     if pod["metadata"].get("deletionTimestamp"):
         return False
     conditions = pod.get("status", {}).get("conditions", [])
@@ -45,7 +45,9 @@ def is_ready(pod: Object) -> bool:
 
 
 def why_hopeless(pod: Object) -> str:
-    """An image that is not there, a container that crashes, no place to run; "" where there is no such thing."""
+    """Return why a pod cannot run without a change: a missing image, a crashing container, no worker; "" if there is no
+    such cause.
+    """
     if pod["metadata"].get("deletionTimestamp") or is_ready(pod):
         return ""
     status = pod.get("status", {})
@@ -63,7 +65,9 @@ def why_hopeless(pod: Object) -> str:
 
 
 def why_not_ready(pod: Object, events: Sequence[Object] = ()) -> str:
-    """The same, and what may pass by itself; "": nothing is known. `events`: of the pod."""
+    """Like `why_hopeless`, including causes that may pass by themselves; "" if none is known. `events`: the pod's
+    events.
+    """
     if why := why_hopeless(pod):
         return why
     if pod["metadata"].get("deletionTimestamp"):
@@ -84,7 +88,7 @@ def why_not_ready(pod: Object, events: Sequence[Object] = ()) -> str:
 
 
 def why_missing(pod: str, events: Sequence[Object]) -> str:
-    """Why a pod was not made, by the newest event of what should make it; "": that says no such thing."""
+    """Return why a pod was not created, from the newest event of its creator; "" if that names no cause."""
     named = [each for each in events if re.search(rf"(?<![\w.-]){re.escape(pod)}(?![\w.-])", _text(each))]
     newest = max(named, key=_at, default=None)
     if newest is None or newest.get("type") != WARNING:
@@ -93,13 +97,15 @@ def why_missing(pod: str, events: Sequence[Object]) -> str:
 
 
 def why_refused(events: Sequence[Object]) -> str:
-    """Why what makes a pod could not, by its newest event; "": that says no such thing."""
+    """Return why an object could not create its pods, from its newest event; "" if that names no cause."""
     newest = max(events, key=_at, default=None)
     return _shortened(_text(newest)) if newest is not None and newest.get("type") == WARNING else ""
 
 
 def why_unbound(claim: Object, events: Sequence[Object]) -> str:
-    """Why a claim has no volume, as far as Kubernetes says; "": it has one, or gets one when its pod has a place."""
+    """Return why a claim has no volume, as far as Kubernetes says; "" if it has one, or gets one once its pod is
+    scheduled.
+    """
     phase = (claim.get("status") or {}).get("phase")
     if phase == "Lost":
         return f"its volume {claim['spec'].get('volumeName', '')} is gone"
@@ -109,31 +115,30 @@ def why_unbound(claim: Object, events: Sequence[Object]) -> str:
     if newest is None or newest.get("reason") in ("WaitForFirstConsumer", "WaitForPodScheduled"):
         return ""
     if newest.get("type") != WARNING and newest.get("reason") != "FailedBinding":
-        return ""  # on its way: Provisioning, ExternalProvisioning
+        return ""  # in progress: Provisioning, ExternalProvisioning
     return _said(newest)
 
 
 def is_unbound(claim: Object) -> bool:
-    """Whether a claim has no volume, or has lost it."""
+    """Return whether a claim has no volume, or has lost it."""
     return (claim.get("status") or {}).get("phase") in ("Pending", "Lost")
 
 
 def is_never_bound(claim: Object) -> bool:
-    """Whether a claim has had no volume yet, so that nothing can be in it."""
+    """Return whether a claim has never had a volume, so that it can hold no data."""
     is_pending = (claim.get("status") or {}).get("phase") == "Pending"
     bound = BOUND in (claim["metadata"].get("annotations") or {})
     return is_pending and not claim["spec"].get("volumeName") and not bound
 
 
 def is_stale(claim: Object, *, size: str, class_: str | None, cause: str) -> bool:
-    """Whether a claim never had a volume, and asks for something else than is asked for now: it cannot be changed.
-
-    `cause`: why it has none, as far as is known.
+    """Return whether a claim that never had a volume differs from what is requested now; a claim cannot be changed.
+    `cause`: why it has no volume, as far as known.
     """
     if claim["metadata"].get("deletionTimestamp") or not is_never_bound(claim):
         return False
     present = claim["spec"].get("storageClassName")
-    if class_ is None:  # the server has filled in its default: another one only where it is not there
+    if class_ is None:  # the server chose its default class: stale only if there is no such class
         is_other = bool(present) and "not found" in cause and f'"{present}"' in cause
     else:
         is_other = present != class_
@@ -141,7 +146,7 @@ def is_stale(claim: Object, *, size: str, class_: str | None, cause: str) -> boo
 
 
 def _of(found: Object, events: Sequence[Object]) -> list[Object]:
-    """Those events that are of this very object, not of a former one of its name."""
+    """Return the events of this very object, not of a former one of its name."""
     uid = found["metadata"].get("uid")
     return [each for each in events if (each.get("involvedObject") or {}).get("uid") in (None, "", uid)]
 
@@ -152,7 +157,7 @@ def _containers(pod: Object) -> list[Object]:
 
 
 def _last_end(container: Object) -> str:
-    """How a container that runs no longer, or again, ended last; "": it has not, or was told to."""
+    """Return how a container's last run ended; "" if it has not ended, or ended without error."""
     for state in (container.get("state") or {}, container.get("lastState") or {}):
         ended = state.get("terminated")
         if ended and (ended.get("exitCode") or ended.get("reason") == "OOMKilled"):
@@ -184,7 +189,7 @@ def _shortened(text: str) -> str:
 
 
 def _at(event: Object) -> str:
-    """When it was told last. Times of all forms begin alike."""
+    """Return when an event was last observed. All forms of the times begin alike, so text compares them."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     made = event["metadata"].get("creationTimestamp")

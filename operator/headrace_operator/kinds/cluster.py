@@ -1,14 +1,14 @@
-"""StreamCluster: its objects, its size, its pods' version, its addresses, and how it is.
+"""StreamCluster: its objects, its size, its pods' version, its addresses, and its conditions.
 
-Each reconcile looks at what there is and does the next step, so that it can be broken off anywhere:
+Each reconcile looks at what exists and takes the next step, so that it can be interrupted anywhere:
 
-- objects are applied as the resource asks for them, but pods come and go one by one (`cluster_size`,
-  `rolling_restart`);
+- objects are applied as the resource asks for them, but pods are added, removed and restarted one by one
+  (`cluster_size`, `rolling_restart`);
 - claims grow, and never shrink (`cluster_storage`);
-- what the operator knows of a node and the node does not (its zone, its address outside) goes to StorageNode.spec;
-- what the cluster can be told while it runs (balance, its default volume) is told by admin calls.
+- facts about a node that only the operator knows (its zone, its address outside) are written to StorageNode.spec;
+- settings that a running cluster can change (balance, its default volume) are set by admin calls.
 
-Nothing of it is needed for a failover.
+A failover needs none of this.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ from headrace_operator.status import Condition
 log = structlog.get_logger()
 
 STORE: Final = "StoreCurrent"
-"""The condition that the cluster store is no old copy of itself, as after a restore of etcd."""
+"""The condition that the cluster store is not an old copy of itself, as after a restore of etcd."""
 TYPES: Final = (
     *("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", STORE, LEVEL),
     *cluster_security.TYPES,
@@ -78,15 +78,17 @@ COUNTS: Final = (
     *("nodes", "readyNodes", "underReplicatedContainers", "leaderlessContainers"),
     *("controller", "version", "externalBootstrap", "externalBootstraps"),
 )
-"""Figures that are written as soon as they change."""
+"""Status fields that are written as soon as they change."""
 PODS_END_S: Final = 30.0
-"""So long the end of a cluster waits for its pods, before it deletes what they still write."""
+"""Seconds that a cluster's deletion waits for its pods to end, before it deletes the objects that they still write."""
 EVENTS: Final = 200
-"""As many as a node keeps."""
+"""Most events that are requested from a node: as many as it keeps."""
 TOLD_S: Final = 3000.0
-"""Events that are older are not passed on: Kubernetes forgets them after an hour, and they would be told again."""
+"""Age in seconds above which events are not passed on: Kubernetes forgets events after an hour, so they would be
+reported again.
+"""
 SEEN_BY_ALL: Final = frozenset({"lost", "whole"})
-"""Turns of redundancy, which every node sees for itself: the controller's word is passed on."""
+"""Kinds of events about redundancy, which every node records itself: only the controller's are passed on."""
 
 
 class Clusters:
@@ -106,13 +108,10 @@ class Clusters:
         wake: Callable[[Key], None] = lambda _key: None,
         saw: Callable[[Key, Mapping[str, Any] | None], None] = lambda _key, _status: None,
     ) -> None:
-        """`image`: of the storage nodes, where neither a resource nor a running cluster names one. `routes`: those by
-        which `admin` reaches clusters.
-
-        `sees_workers`: whether this operator has the right to look at them, for zones and for addresses outside.
-
-        `wake`: is called with a cluster that answers again. `saw`: with what a cluster says of itself at each look;
-        None: it does not answer, or is not looked at.
+        """`image`: of the storage nodes, if neither a resource nor a running cluster names one. `routes`: how `admin`
+        reaches clusters. `sees_workers`: whether this operator may read workers, for zones and for addresses outside.
+        `wake`: called with a cluster that answers again. `saw`: called with each status that a cluster reports; None if
+        it does not answer or is not reconciled.
         """
         self._wake = wake
         self._saw = saw
@@ -134,7 +133,7 @@ class Clusters:
         self._restart = RollingRestart(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
         self._told: dict[str, set[str]] = {}
-        """Marks of the events that were passed on and that nodes still tell of, by the cluster's uid."""
+        """Digests of the events that were passed on and that nodes still report, by the cluster's uid."""
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
@@ -155,7 +154,7 @@ class Clusters:
         await keep_finalizer(self._kube, self._cache, body, wanted=spec.reclaim_policy == "Delete")
         if (body["metadata"].get("annotations") or {}).get(PAUSED) == "true":
             pods = await self._kube.list("v1", "Pod", key.namespace, labels=selector(key.name))
-            await self._securing.find_way(key, spec, pods)  # what lies in it is looked after
+            await self._securing.find_way(key, spec, pods)  # resources in the cluster are still reconciled
             paused = Condition("Reconciled", False, "Paused", f"annotation {PAUSED} is set: take it away to go on")
             await self._reporter.report(body, [paused], {}, types=TYPES)
             return None
@@ -173,7 +172,7 @@ class Clusters:
         objects = ClusterObjects(dict(body), spec, image=image, record_format=seen.record_format)
         try:
             if await self._recording.ensure(objects, spec, seen):
-                await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
+                await self._pass_on_events(objects, seen, body)  # a node's events are lost with its pod
                 await self._advance(objects, spec, seen)
         except ApiError as error:
             if error.status not in REFUSALS:
@@ -226,7 +225,7 @@ class Clusters:
         await self._place_nodes(objects, spec, seen)
         await self._restart.step(objects, seen, size)
         self._availability(spec, seen)
-        await self._tell_cluster(objects, spec, seen)
+        await self._apply_settings(objects, spec, seen)
 
     # --- objects
 
@@ -254,18 +253,20 @@ class Clusters:
             elif not self._storing.rebuilding(seen):
                 seen.stateful_set = await self._kube.apply(manifest, is_ours=is_ours)
         if not wanted.has_disruption_budget and seen.status is not None:
-            await self._drop("policy/v1", "PodDisruptionBudget", objects.namespace, objects.name, of=objects.name)
+            await self._delete_own("policy/v1", "PodDisruptionBudget", objects.namespace, objects.name, of=objects.name)
         if secured is not None and not spec.security.network_policy:
-            await self._drop("networking.k8s.io/v1", "NetworkPolicy", objects.namespace, objects.name, of=objects.name)
+            await self._delete_own(
+                "networking.k8s.io/v1", "NetworkPolicy", objects.namespace, objects.name, of=objects.name
+            )
         seen.note("Reconciled", True, "Applied")
 
-    async def _drop(self, api_version: str, kind: str, namespace: str, name: str, *, of: str) -> None:
-        """Have an object of the cluster `of` be gone; one of that name that is another's stays."""
+    async def _delete_own(self, api_version: str, kind: str, namespace: str, name: str, *, of: str) -> None:
+        """Delete an object of the cluster `of`; an object of that name that belongs to another stays."""
         found = await self._kube.get(api_version, kind, namespace, name)
         if found is not None and (is_record(found, of) if kind == "Secret" else belongs(found, of)):
             await self._kube.delete(api_version, kind, namespace, name, uid=found["metadata"]["uid"])
 
-    # --- what nodes do not know themselves
+    # --- facts that nodes do not know themselves
 
     async def _place_nodes(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
         workers: dict[str, Manifest | None] = {}
@@ -301,7 +302,7 @@ class Clusters:
                 node["spec"] = {**present, **wanted}
 
     async def _worker(self, name: str) -> Manifest | None:
-        """None, where it is gone, or where this operator may not look at workers."""
+        """Return a worker; None if it is gone, or if this operator may not read workers."""
         if not self._sees_workers:
             return None
         try:
@@ -310,9 +311,9 @@ class Clusters:
             log.info("a worker cannot be looked at: zones and its address are not known", worker=name, error=str(error))
             return None
 
-    # --- what it is told while it runs
+    # --- settings of the running cluster
 
-    async def _tell_cluster(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def _apply_settings(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
         if seen.status is None:
             return
         where = bootstrap(objects.name, objects.namespace)
@@ -325,13 +326,13 @@ class Clusters:
             await self._levelling.step(objects, spec, seen)
             await self._authorizing.step(objects, spec, seen)
         except (ApiError, ApiSilent):
-            raise  # they are not the cluster's
+            raise  # errors of the API server, not of the cluster
         except KafkaError as error:
             seen.note("Reconciled", False, "Refused", str(error))
         except HeadraceError as error:
             seen.note("Available", False, "NoAnswer", str(error), again_s=WORKING_S)
 
-    # --- what is said of it
+    # --- conditions and status
 
     def _availability(self, spec: ClusterSpec, seen: Seen) -> None:
         self._answers(seen)
@@ -348,7 +349,8 @@ class Clusters:
             return
         self._store_state(seen)
         redundancy = seen.status["redundancy"]
-        # A cluster that answers has had its catalog's, at least. Older nodes do not tell of that.
+        # A cluster that answers has had a StorageContainer, at least the catalog's. Older nodes do not report
+        # `catalog`.
         if not redundancy["containers"] or not redundancy.get("catalog", True):
             text = "the cluster's StorageContainers are gone: `headrace recover-store --pod` in one of its pods"
             seen.note("Available", False, "RecordsLost", f"{text} brings them back", again_s=WORKING_S)
@@ -401,7 +403,9 @@ class Clusters:
         seen.note(STORE, False, "SetBack", text, again_s=WORKING_S)
 
     async def _pass_on_events(self, objects: ClusterObjects, seen: Seen, body: Body) -> None:
-        """Each once, also by the operator that comes after this one. Every node has seen some: most the controllers."""
+        """Pass each event on once, also across restarts of the operator. Events that every node records are taken from
+        the controller only.
+        """
         number = (seen.status or {}).get("controller")
         nodes = [node for node in (seen.status or {}).get("nodes", []) if str(node["state"]).startswith("up")]
         answers = await asyncio.gather(*(self._events_of(objects, str(node["address"])) for node in nodes))
@@ -451,18 +455,18 @@ class Clusters:
             "featureLevel": seen.level,
         }
 
-    # --- the end
+    # --- deletion
 
     async def _end(self, key: Key, body: Body) -> float | None:
-        """With `Delete` all of it goes; else its owned objects go by themselves, and the data stay."""
+        """Delete everything with `Delete`; otherwise Kubernetes deletes the owned objects, and the data stay."""
         if FINALIZER not in (body["metadata"].get("finalizers") or []):
             self._reporter.forget(body["metadata"]["uid"])
             return None
-        if (body.get("spec") or {}).get("reclaimPolicy") != "Delete":  # changed, and deleted before that was looked at
+        if (body.get("spec") or {}).get("reclaimPolicy") != "Delete":  # changed just before the deletion
             await keep_finalizer(self._kube, self._cache, body, wanted=False)
             self._reporter.forget(body["metadata"]["uid"])
             return None
-        await self._drop("apps/v1", "StatefulSet", key.namespace, key.name, of=key.name)
+        await self._delete_own("apps/v1", "StatefulSet", key.namespace, key.name, of=key.name)
         pods = await self._kube.list("v1", "Pod", key.namespace, labels=selector(key.name))
         if pods and seconds_since(body["metadata"]["deletionTimestamp"]) < PODS_END_S:
             return SOON_S
@@ -470,19 +474,19 @@ class Clusters:
             labels = selector(key.name) if kind == "PersistentVolumeClaim" else {CLUSTER_LABEL: key.name}
             for each in await self._kube.list(api_version, kind, key.namespace, labels=labels):
                 await self._kube.delete(api_version, kind, key.namespace, each["metadata"]["name"])
-        await self._drop("v1", "ConfigMap", key.namespace, store_name(key.name), of=key.name)
-        await self._drop("coordination.k8s.io/v1", "Lease", key.namespace, lease_name(key.name), of=key.name)
+        await self._delete_own("v1", "ConfigMap", key.namespace, store_name(key.name), of=key.name)
+        await self._delete_own("coordination.k8s.io/v1", "Lease", key.namespace, lease_name(key.name), of=key.name)
         for format in range(1, FORMAT + 1):
-            await self._drop("v1", "Secret", key.namespace, record_name(key.name, format), of=key.name)
+            await self._delete_own("v1", "Secret", key.namespace, record_name(key.name, format), of=key.name)
         for name in kept_secrets(key.name):
-            await self._drop("v1", "Secret", key.namespace, name, of=key.name)
+            await self._delete_own("v1", "Secret", key.namespace, name, of=key.name)
         await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
         return None
 
 
 def _versions(seen: Seen) -> str | None:
-    """Of the pods that are ready: one, or several while they are made anew; None: no pod is."""
+    """Return the version of the ready pods, or several during a rolling restart; None if no pod is ready."""
     return ", ".join(sorted({image_version(image) for image in images_running(seen)})) or None
 
 
@@ -491,7 +495,7 @@ def _name_taken(error: NameTaken) -> Condition:
 
 
 def event_reason(kind: str) -> str:
-    """What an event of the cluster's controller (headrace.control.events) is called in Kubernetes."""
+    """Return the reason of a Kubernetes event for an event of the cluster's controller (headrace.control.events)."""
     match kind:
         case "primary":
             return "PrimaryMoved"
@@ -526,7 +530,7 @@ def event_reason(kind: str) -> str:
 
 
 def is_warning(kind: str, reason: str) -> bool:
-    """Whether an event of the cluster's controller says that something is wrong."""
+    """Return whether an event of the cluster's controller reports a fault."""
     match kind:
         case "wait" | "lost" | "damaged" | "tracing":
             return True
@@ -539,7 +543,7 @@ def is_warning(kind: str, reason: str) -> bool:
 
 
 def balance_policy(asked: Balance) -> dict[str, Any]:
-    """As the cluster's admin call takes it."""
+    """Return the parameters of the admin call `balance`."""
     return {
         "paused": asked.policy == "paused",
         "over_mean": asked.over_mean_percent / 100,
@@ -551,6 +555,6 @@ def balance_policy(asked: Balance) -> dict[str, Any]:
 
 
 def is_available(body: Body) -> bool:
-    """Whether a cluster's status says that it answers."""
+    """Return whether a cluster's status says that it answers."""
     conditions = (body.get("status") or {}).get("conditions", [])
     return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)

@@ -1,8 +1,8 @@
-"""Whether a cluster checks who may do what, as its resource says, and that it knows the operator: once it answers.
+"""Whether a cluster checks access as its resource says, and knows the operator's password: once the cluster answers.
 
-1. Security is turned on in a cluster that was open once all pods have it, and as the resource asks.
-2. A new password of the operator's is in its Secret before the cluster is told, and the only one there afterwards: so
-   whenever the operator ends, one of the two is good (`cluster_security` finds out which).
+1. In a cluster that was open, security is turned on once all pods have it, and only if the resource asks for it.
+2. A new password of the operator's is in its Secret before it is set in the cluster, and is the only one there
+   afterwards: so if the operator dies in between, one of the two is valid (`cluster_security` finds out which).
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from headrace_operator.specs import ClusterSpec, Permissions
 
 
 class Authorizing:
-    """Of all clusters."""
+    """Configures the access checks of all clusters."""
 
     def __init__(self, *, kube: Kube, admin: Calls, routes: Routes, reporter: Reporter) -> None:
         self._kube = kube
@@ -36,7 +36,7 @@ class Authorizing:
         self._reporter = reporter
 
     async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        """Have the cluster check what the resource says, and say how far that is. Raises HeadraceError."""
+        """Make the cluster check access as the resource says, and note the condition. Raises HeadraceError."""
         if not spec.security.enabled or any(each.type == SECURED for each in seen.conditions):
             return
         having = [secured_of(pod) for pod in seen.pods]
@@ -45,9 +45,9 @@ class Authorizing:
             seen.note(SECURED, False, "Rolling", text, again_s=WORKING_S)
             return
         where = bootstrap(objects.name, objects.namespace)
-        await self._pass_password_on(objects, where)
+        await self._rotate_password(objects, where)
         shown = await self._admin.call(where, "security.show", {}, patience_s=ANSWER_S)
-        if refusal := await self._permit(where, spec.security.permissions):
+        if refusal := await self._set_permissions(where, spec.security.permissions):
             seen.note(SECURED, False, "Refused", refusal, again_s=QUIET_S)
             return
         if spec.security.authorization and not shown["on"]:
@@ -56,8 +56,8 @@ class Authorizing:
             shown = await self._admin.call(where, "security.off", {"open_everything": True})
         self._judge(spec, seen, shown)
 
-    async def _permit(self, where: str, permissions: Permissions) -> str:
-        """Have the cluster's own expressions be so; why they cannot, "": they are."""
+    async def _set_permissions(self, where: str, permissions: Permissions) -> str:
+        """Set the cluster's own access expressions; return why they are refused, or ""."""
         asked = permissions.given()
         try:
             wanted = {name: parse(text).text for name, text in asked.items()}
@@ -70,8 +70,8 @@ class Authorizing:
             await self._admin.call(where, "access.set", {"items": items})
         return ""
 
-    async def _pass_password_on(self, objects: ClusterObjects, where: str) -> None:
-        """A password of the operator's that is under way becomes the cluster's, and then the Secret's only one."""
+    async def _rotate_password(self, objects: ClusterObjects, where: str) -> None:
+        """Set the operator's pending password in the cluster, and make it the Secret's only one."""
         name = ObjectName.OPERATOR.of(objects.name)
         found = operator_secret.read(await self._held(objects, name))
         if found is None or not found.next_password:
@@ -102,6 +102,6 @@ class Authorizing:
             seen.note(SECURED, True, "Secured")
 
     async def _held(self, objects: ClusterObjects, name: str) -> Mapping[str, str]:
-        """What a Secret of the cluster holds."""
+        """Return the decoded content of a Secret of the cluster."""
         found = await self._kube.get("v1", "Secret", objects.namespace, name)
         return decoded(found if found is not None and belongs(found, objects.name) else None)

@@ -1,7 +1,7 @@
-"""StorageNodes whose StreamCluster was deleted and left its data (`Retain`): they say so, until it comes again.
+"""Marks StorageNodes whose StreamCluster was deleted with its data retained (`Retain`), until it is created again.
 
-Their status is the nodes' own, and stays as it was when these ended: without a word of the cluster's end it looks like
-that of nodes which run. The mark is in `spec`, which is the operator's.
+Their status is written by the nodes themselves and stays as it was when these ended: without a mark it would look like
+that of running nodes. The mark is in `spec`, which the operator writes.
 """
 
 from http import HTTPStatus
@@ -16,20 +16,20 @@ from headrace_operator.specs import API
 
 MARK: Final = "clusterDeleted"
 OUT_OF_REACH: Final = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
-"""Of a namespace that has gone, or in which this operator has no rights any more."""
+"""Responses for a namespace that is gone, or in which this operator no longer has rights."""
 
 
 class Left:
-    """Sets the mark, and takes it away."""
+    """Sets and removes the mark."""
 
     def __init__(self, *, kube: Kube) -> None:
         self._kube = kube
 
     async def mark(self, cluster: Key) -> None:
-        """The StreamCluster is gone, as was heard. Raises ApiError, ApiSilent."""
+        """Mark the nodes of a StreamCluster that was reported as deleted. Raises ApiError, ApiSilent."""
         try:
             if await self._kube.get(API, "StreamCluster", cluster.namespace, cluster.name) is not None:
-                return  # it has come again: that will be heard of
+                return  # it has been created again, and has an event of its own
             labels = {CLUSTER_LABEL: cluster.name}
             for node in await self._kube.list(API, "StorageNode", cluster.namespace, labels=labels):
                 if not (node.get("spec") or {}).get(MARK):
@@ -39,7 +39,7 @@ class Left:
                 raise
 
     async def take_back(self, namespace: str, seen: Seen) -> None:
-        """The StreamCluster is there. Raises ApiError, ApiSilent."""
+        """Remove the mark: the StreamCluster exists. Raises ApiError, ApiSilent."""
         for node in seen.nodes:
             if (node.get("spec") or {}).get(MARK):
                 await self._set(namespace, node["metadata"]["name"], None)

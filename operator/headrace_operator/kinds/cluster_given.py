@@ -1,7 +1,7 @@
-"""What others have given a cluster by reference: certificates of listeners, and authorities that these trust.
+"""Certificates and authorities that users provide to a cluster by reference.
 
-Certificates with their keys are mounted as they are; authorities are copied (`builders.trust`). What is wrong with
-either is told, and opens nothing.
+Listeners' certificates with their keys are mounted as they are; the authorities that listeners trust are copied
+(`builders.trust`). Faults of either are reported, and never open a listener.
 """
 
 import base64
@@ -19,16 +19,16 @@ from headrace_operator.specs import ClusterSpec
 
 
 class Fault(NamedTuple):
-    """Something that somebody has to see to."""
+    """A fault that needs a person's attention."""
 
     reason: str
     text: str
     is_now: bool = True
-    """It is one already; else it will be."""
+    """Whether the fault is present already; otherwise it lies ahead."""
 
 
 class Given:
-    """Of all clusters."""
+    """Reads and checks what users provide, for all clusters."""
 
     def __init__(self, *, kube: Kube, now: Callable[[], float]) -> None:
         self._kube = kube
@@ -37,8 +37,8 @@ class Given:
     async def authorities(
         self, namespace: str, spec: ClusterSpec, held: Mapping[str, str]
     ) -> tuple[dict[str, str], list[Fault]]:
-        """What was given for each reference, by its entry, where `held` is what NAME-server has now; and what is wrong.
-        Raises ApiError, ApiSilent.
+        """Return the provided authorities by their entry in NAME-server, and their faults. `held`: the present content
+        of NAME-server, which is kept for references that are faulty. Raises ApiError, ApiSilent.
         """
         found: dict[str, str] = {}
         faults: list[Fault] = []
@@ -65,7 +65,7 @@ class Given:
         return found, faults
 
     async def certificates(self, namespace: str, spec: ClusterSpec) -> list[Fault]:
-        """What is wrong with listeners' certificates. Raises ApiError, ApiSilent."""
+        """Return the faults of listeners' certificates. Raises ApiError, ApiSilent."""
         return [
             fault
             for port in listeners.ports(spec)
@@ -74,7 +74,7 @@ class Given:
         ]
 
     async def _text(self, namespace: str, reference: Reference) -> str | None:
-        """None: it is not there."""
+        """Return the text that a reference names; None if it does not exist."""
         if (named := reference.source.secret_ref) is not None:
             secret = await self._kube.get("v1", "Secret", namespace, named.name)
             value = ((secret or {}).get("data") or {}).get(named.key)
@@ -86,7 +86,7 @@ class Given:
         return None
 
     def _former(self, held: str) -> str:
-        """What was given before; an authority of nobody, where nothing was."""
+        """Return the authorities provided before; if there were none, an authority whose key nobody has."""
         try:
             return trust.authorities_in(held)
         except CertificateRefused:
@@ -117,7 +117,7 @@ class Given:
 
 
 def pair_of(values: Mapping[str, str]) -> KeyPair | None:
-    """What a Secret holds as a certificate and its key."""
+    """Return the certificate and key that a Secret holds; None if it lacks one."""
     if not values.get("tls.crt") or not values.get("tls.key"):
         return None
     return KeyPair(values["tls.crt"], values["tls.key"])

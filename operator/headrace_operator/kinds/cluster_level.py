@@ -1,9 +1,8 @@
-"""A cluster's feature level: as the resource asks for it, and a Secret that older images refuse once it is raised.
+"""A cluster's feature level: set as the resource asks, with a Secret that older images refuse once it is raised.
 
-The cluster raises its level by itself (headrace.control.level_raise); `auto` leaves that to it, a number holds it
-there, and has it raised to there at once. What the operator adds is that pods of an older version do not start any
-more, not even with an empty disk: the cluster's own record is mounted from another Secret then, of the format that they
-refuse.
+The cluster raises its level by itself (headrace.control.level_raise). `auto` leaves that to the cluster; a number
+raises the level to it at once, and holds it there. In addition the operator keeps pods of an older version from
+starting, even with an empty disk: the cluster record is then mounted from another Secret, in a format that they refuse.
 """
 
 from collections.abc import Mapping
@@ -20,21 +19,21 @@ from headrace_operator.specs import AUTO, ClusterSpec
 from headrace_operator.status import Condition
 
 LEVEL: Final = "FeatureLevel"
-"""The condition. Ready does not sum it up: a level that waits keeps nobody from anything."""
+"""The condition's type. Ready does not depend on it: a level that is yet to be raised blocks nobody."""
 SECURED: Final = int(Level.SECURED)
-"""What security needs."""
+"""The feature level that security needs."""
 Order = tuple[str, dict[str, Any]]
 
 
 class Levelling:
-    """Takes the next step."""
+    """Takes the next step towards the requested feature level."""
 
     def __init__(self, *, admin: Calls, recording: Recording) -> None:
         self._admin = admin
         self._recording = recording
 
     async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        """Have the level be as it should, or say why it is not. Raises HeadraceError."""
+        """Set the level as the resource asks, or note why it differs. Raises HeadraceError."""
         where = bootstrap(objects.name, objects.namespace)
         try:
             shown = await self._admin.call(where, "features.show", {}, patience_s=ANSWER_S)
@@ -48,7 +47,7 @@ class Levelling:
         except KafkaError as error:
             if error.code is not Code.INVALID_REQUEST:
                 raise
-            shown, refusal = ORIGINAL, ""  # an older version, which knows of no levels
+            shown, refusal = ORIGINAL, ""  # an older version, which has no levels
         seen.level = int(shown["level"])
         needed = format_of(max(seen.level, shown["raising"] or 0))
         if needed > seen.record_format:
@@ -65,12 +64,12 @@ ORIGINAL: Final[Mapping[str, Any]] = {
     "supported_by_all": 0,
     "raised_by_itself_after_s": 0.0,
 }
-"""As `features.show` would have it of nodes that know of no levels."""
+"""The answer to `features.show` that stands for nodes without feature levels."""
 
 
 def orders(asked: int | str, shown: Mapping[str, Any], *, least: int = 0) -> list[Order]:
-    """What the cluster is to be told so that its level is as the resource asks. `least`: what `auto` does not wait for.
-    Pure.
+    """Return the admin calls that bring the level to what the resource asks for. `least`: the level to which `auto`
+    raises without waiting. Pure.
     """
     if asked == AUTO:
         found: list[Order] = [] if shown["held_at"] is None else [("features.hold", {"off": True})]
@@ -91,7 +90,7 @@ def orders(asked: int | str, shown: Mapping[str, Any], *, least: int = 0) -> lis
 
 
 def condition(asked: int | str, shown: Mapping[str, Any], refusal: str) -> Condition:
-    """How the level is. Pure."""
+    """Return the condition of the feature level. Pure."""
     level, able = shown["level"], shown["supported_by_all"]
     if refusal:
         return Condition(LEVEL, False, "Refused", refusal)

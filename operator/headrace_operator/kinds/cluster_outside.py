@@ -1,7 +1,7 @@
-"""The Services of a cluster's pods for clients outside, with the ports that those clients know.
+"""The Services of a cluster's pods for clients outside, with ports that stay the same.
 
-Kubernetes chooses a NodePort when a Service is made. Clients outside remember it, so what it chose is noted in the
-cluster's own record, which outlives the resource as the data do: a Service that is made again asks for the same port.
+Kubernetes chooses a NodePort when a Service is created, and clients outside remember it. So the chosen ports are noted
+at the cluster record, which outlives the resource as the data do: a Service that is recreated asks for the same port.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from headrace_operator.kube import Kube
 from headrace_operator.specs import ClusterSpec
 
 FIELD: Final = "nodePort"
-"""What the API server names where a port is somebody else's, or out of its range."""
+"""The field that the API server's error names if a port is taken, or out of its range."""
 
 
 class Exposing:
-    """Applies them."""
+    """Applies the Services for clients outside."""
 
     def __init__(self, *, kube: Kube, recording: Recording, reporter: Reporter) -> None:
         self._kube = kube
@@ -35,8 +35,7 @@ class Exposing:
     async def apply(
         self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, is_ours: Callable[[Manifest], bool]
     ) -> None:
-        """Have them be there, those of pods that are too many gone, and their ports noted. Raises NameTaken, ApiError,
-        ApiSilent.
+        """Apply the Services, delete those of removed pods, and note the ports. Raises NameTaken, ApiError, ApiSilent.
         """
         services = objects.external_services()
         ports: dict[str, list[int]] = {}
@@ -56,7 +55,7 @@ class Exposing:
     async def _applied(
         self, objects: ClusterObjects, spec: ClusterSpec, manifest: Manifest, is_ours: Callable[[Manifest], bool]
     ) -> Manifest:
-        """One Service, with the ports that it had, as far as nobody else has taken them."""
+        """Apply one Service with its former ports, except for those that another Service has taken."""
         asked = {number for port in exposed(spec) if port.outside is not None for number in port.outside.node_ports}
         lost: dict[int, str] = {}
         while True:

@@ -1,8 +1,8 @@
-"""The cluster's own record: the Secret with its id and its secret, which outlives the resource, as the data do.
+"""The cluster record: the Secret with the cluster's id and secret, which outlives the resource, as the data do.
 
-It is made for a cluster that has no data yet, and never anew. Its annotations say what the operator has to know of a
-cluster of which nothing else may be left: the image that its nodes are to run and who chose it, and what the operator
-made of the default volume.
+It is created for a cluster without data, and never recreated. Its annotations hold what the operator needs to know
+about a cluster of which nothing else may be left: the image of its nodes and who chose it, and the state of the default
+volume.
 """
 
 import base64
@@ -22,20 +22,20 @@ from headrace_operator.kube import Kube, path
 from headrace_operator.specs import GROUP, ClusterSpec
 
 IMAGE: Final = f"{GROUP}/image"
-"""Annotation: the image that the nodes were last to run, also where no StatefulSet is left that says it."""
+"""Annotation: the image that the nodes were last to run, kept even if no StatefulSet is left that names it."""
 IMAGE_CHOSEN_BY: Final = f"{GROUP}/image-chosen-by"
-"""Annotation: BY_SPEC or BY_DEFAULT. None: an earlier version of the operator did not note it."""
+"""Annotation: BY_SPEC or BY_DEFAULT; missing if an earlier version of the operator did not note it."""
 BY_SPEC: Final = "spec"
 BY_DEFAULT: Final = "default"
 
 DEFAULT_VOLUME: Final = f"{GROUP}/default-volume"
-"""Annotation: `replicas/minimum in sync` of the volume `default` when it was last as the resource asks; none where that
-is as the record says.
+"""Annotation: `replicas/minimum in sync` of the volume `default` when it was last as the resource asked; missing if
+that is what the record says.
 """
 
 
 def known_default_volume(seen: Seen) -> str:
-    """As DEFAULT_VOLUME; "": not known."""
+    """Return the value of DEFAULT_VOLUME, or else that of the record; "" if there is no record."""
     if seen.secret is None:
         return ""
     record = msgspec.json.decode(base64.b64decode(seen.secret["data"]["record"]))
@@ -43,9 +43,9 @@ def known_default_volume(seen: Seen) -> str:
 
 
 def kept_image(seen: Seen) -> str | None:
-    """The image that a cluster keeps whose spec names none, whatever the operator's default is by now: the one that it
-    got by default. None: it takes the default, as it is new, or as its spec no longer names the image or version that
-    it named before.
+    """Return the image that a cluster whose spec names none keeps, whatever the operator's default is now: the one that
+    it got by default. None if it takes the operator's default: it is new, or its spec no longer names an image or
+    version.
     """
     noted = annotation(seen.secret, IMAGE) if seen.secret is not None else ""
     match annotation(seen.secret, IMAGE_CHOSEN_BY) if seen.secret is not None else "":
@@ -53,7 +53,7 @@ def kept_image(seen: Seen) -> str | None:
             return noted or None
         case "spec":
             return None
-    # Of an earlier version of the operator. A template that no pod ever got to run says nothing.
+    # An earlier version of the operator noted no chooser. Ready pods decide: no pod may ever have run the template.
     running = images_running(seen)
     if running:
         return max(running, key=lambda image: (running.count(image), image))
@@ -61,20 +61,21 @@ def kept_image(seen: Seen) -> str | None:
 
 
 def images_running(seen: Seen) -> list[str]:
-    """Of the pods that are ready, one each."""
+    """Return the image of each ready pod."""
     return [str(pod["spec"]["containers"][0]["image"]) for pod in seen.pods if is_ready(pod)]
 
 
 NODE_PORTS: Final = f"{GROUP}/node-ports"
-"""Annotation: JSON, by pod the NodePorts of its Service, one a node. Clients outside know them, so a cluster that is
-deleted and applied again gets them back."""
+"""Annotation: JSON with the NodePorts of each pod's Service, one per node. Clients outside know them, so a cluster that
+is deleted and applied again gets them back.
+"""
 
 
 _node_ports: Final = msgspec.json.Decoder(dict[str, list[int]])
 
 
 def known_node_ports(seen: Seen) -> dict[str, list[int]]:
-    """As NODE_PORTS; none where nothing was noted, or it cannot be read."""
+    """Return the value of NODE_PORTS; {} if it is missing or cannot be parsed."""
     text = annotation(seen.secret, NODE_PORTS) if seen.secret is not None else ""
     try:
         return _node_ports.decode(text or "{}")
@@ -83,13 +84,14 @@ def known_node_ports(seen: Seen) -> dict[str, list[int]]:
 
 
 class Recording:
-    """Makes it, and writes down there what is to be known later."""
+    """Creates the cluster record and notes facts at it."""
 
     def __init__(self, *, kube: Kube) -> None:
         self._kube = kube
 
     async def ensure(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> bool:
-        """Whether there is one, made now for a cluster that has no data yet. Raises ApiError, ApiSilent."""
+        """Return whether there is a record, after creating it for a cluster without data. Raises ApiError, ApiSilent.
+        """
         if seen.secret is not None:
             return True
         if seen.nodes or seen.claims:
@@ -111,14 +113,14 @@ class Recording:
             "min_in_sync": spec.min_in_sync,
         }
         await self._kube.create(objects.secret(record))
-        if spec.security.enabled:  # it begins at the level that has users: there is nothing to go back to
+        if spec.security.enabled:  # a new cluster starts at the level that has users
             format = format_of(Level.SECURED)
             await self._kube.create(objects.secret({**record, "format_version": format}))
             seen.record_format = format
         return True
 
     async def fence(self, objects: ClusterObjects, seen: Seen, format: int) -> None:
-        """Have pods get the record in a format that older versions refuse, from their next start on. Raises ApiError,
+        """Make pods mount the record in a format that older versions refuse, from their next start on. Raises ApiError,
         ApiSilent.
         """
         assert seen.secret is not None
@@ -127,12 +129,12 @@ class Recording:
         seen.record_format = format
 
     async def keep_image(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        """Write down what the nodes are to run, and who says so, before any does. Raises ApiError, ApiSilent."""
+        """Note the nodes' image and who chose it, before any node runs it. Raises ApiError, ApiSilent."""
         chosen_by = BY_DEFAULT if spec.image is None and spec.version is None else BY_SPEC
         await self.note(objects, seen, {IMAGE: objects.image, IMAGE_CHOSEN_BY: chosen_by})
 
     async def note(self, objects: ClusterObjects, seen: Seen, noted: Mapping[str, str]) -> None:
-        """Set annotations. Raises ApiError, ApiSilent."""
+        """Set annotations of the record. Raises ApiError, ApiSilent."""
         if seen.secret is None or any(annotation(seen.secret, name) != value for name, value in noted.items()):
             where = path("v1", "Secret", objects.namespace, objects.record)
             await self._kube.merge(where, {"metadata": {"annotations": dict(noted)}})

@@ -1,13 +1,13 @@
-"""A cluster's security: its authorities and certificates, the operator's own proofs, and how far they are in the pods.
+"""A cluster's security: authorities and certificates, the operator's credentials, and their stage in the pods.
 
-Each reconcile looks at the Secrets, and does what is due of them: an authority's next step (`builders.authorities`), a
-certificate that has to be made anew, a password that somebody asks to be. Nodes read the files again by
-themselves, so no pod is made anew for any of that.
+Each reconcile reads the Secrets and does what is due: an authority's next step (`builders.authorities`), the renewal of
+a certificate, a requested change of the operator's password. Nodes reload the files themselves, so none of this
+restarts a pod.
 
-1. Nothing is opened because something failed: pods that are to have security are not made without it.
-2. What cannot be had again is never made over what is there: without the authorities' Secrets, or the operator's, of a
-   cluster that has security already, the condition says so, and what nodes have goes on.
-3. A cluster whose feature level has no users gets nothing of it: nodes would wait, and serve nobody.
+1. A failure never opens anything: pods that are to have security are not created without it.
+2. What cannot be recovered is never recreated: if the Secrets of the authorities or of the operator are missing in a
+   cluster that has security already, the condition says so, and nodes continue with what they have.
+3. A cluster whose feature level has no users gets no security: nodes would wait, and serve nobody.
 """
 
 import asyncio
@@ -46,12 +46,14 @@ SECURED: Final = "Secured"
 CERTIFICATES: Final = "Certificates"
 TYPES: Final = (SECURED, CERTIFICATES)
 ASIDE: Final = (SECURED,)
-"""A cluster that is open is as its resource asks."""
+"""Conditions that Ready does not depend on: an open cluster is as its resource asks."""
 LEAST_OVERLAP_S: Final = 60.0
-"""Pods are made to see at once what a Secret holds (`_hurry`), and nodes look every ten seconds."""
+"""Least seconds between an authority's steps: pods see a changed Secret at once (`_force_sync`), and nodes check every
+ten seconds.
+"""
 NEEDED_LEVEL: Final = int(Level.SECURED)
 HAS_IT: Final = f"{GROUP}/secured"
-"""Annotation of the cluster's own record: its pods have security, so that nothing of it is made over what is there."""
+"""Annotation of the cluster record: its pods have security, so that missing Secrets are not recreated."""
 SHOWN: Final = f"{GROUP}/certificates"
 """Annotation of pods: a digest of the certificates that they are to have."""
 OPEN: Final = "whoever reaches a listener may do everything"
@@ -59,21 +61,21 @@ OPEN: Final = "whoever reaches a listener may do everything"
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What the Secrets hold, once all is in order."""
+    """The content of the security Secrets, once all are in order."""
 
     cluster: Generations
     clients: Generations
     proofs: Proofs
     faults: Sequence[Fault]
-    """What is wrong with authorities that others have given."""
+    """The faults of user-provided authorities."""
 
 
 class Withheld(Exception):
-    """Pods cannot have the security that they should: there are to be none without it. The conditions say why."""
+    """Pods cannot get the security that they need, and are not created without it. The conditions say why."""
 
 
 class Securing:
-    """Of all clusters."""
+    """Prepares the security of all clusters."""
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class Securing:
         self._now = now
         self._given = Given(kube=kube, now=now)
 
-    # --- before the cluster is asked anything
+    # --- before the cluster is called
 
     async def find_way(self, key: Key, spec: ClusterSpec, pods: Sequence[Manifest]) -> None:
         """Note how the cluster is reached. Raises ApiError, ApiSilent."""
@@ -117,12 +119,12 @@ class Securing:
             return
         self._routes.put(key.namespace, key.name, route)
         if proofs.next_password and not await self._is_known(key):
-            changed = replace(proofs, password=proofs.next_password)  # the cluster was told it already
+            changed = replace(proofs, password=proofs.next_password)  # the cluster has the new password already
             route = Route.of(operator_secret.properties(changed, ca), some)
             self._routes.put(key.namespace, key.name, route)
 
     async def _is_known(self, key: Key) -> bool:
-        """Whether the cluster takes what the route says; also where it does not answer."""
+        """Return whether the cluster accepts the route's credentials; also True if it does not answer."""
         try:
             await self._admin.call(bootstrap(key.name, key.namespace), "security.show", {}, patience_s=ANSWER_S)
         except NotKnown:
@@ -132,21 +134,21 @@ class Securing:
         return True
 
     async def _secret(self, key: Key, name: str) -> Manifest | None:
-        """One of ours."""
+        """Return one of the cluster's own Secrets; None if there is none."""
         found = await self._kube.get("v1", "Secret", key.namespace, name)
         return found if found is not None and belongs(found, key.name) else None
 
-    # --- what pods stand on
+    # --- what pods need
 
     async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Secured | None:
-        """Have the Secrets be as they should; how far security is to be in the pods, None: not at all. Raises Withheld,
-        NameTaken, ApiError, ApiSilent.
+        """Bring the Secrets up to date, and return the stage of security for the pods; None for none at all. Raises
+        Withheld, NameTaken, ApiError, ApiSilent.
         """
         template = secured_of(_template(seen))
         if not spec.security.enabled:
             seen.note(SECURED, False, "Open", f"{OPEN}: spec.security.enabled turns security on (docs/security.md)")
             seen.note(CERTIFICATES, True, "NoneNeeded")
-            return template  # no way leads back: a listener is opened in so many words
+            return template  # security is never removed: only the resource opens a listener, explicitly
         try:
             held = await self._held(objects, spec, seen, has_it=template is not None or has_had_it(seen))
         except Unresolved as lost:
@@ -205,21 +207,21 @@ class Securing:
             client=True,
             beside={"ca.crt": cluster.trusted},
         )
-        await self._hurry(objects, seen, digest([_public(server), _public(peers)]))
+        await self._force_sync(objects, seen, digest([_public(server), _public(peers)]))
         return _Held(cluster, clients, proofs, faults)
 
     async def _trusted(
         self, objects: ClusterObjects, spec: ClusterSpec, clients: Generations
     ) -> tuple[dict[str, str], list[Fault]]:
-        """What NAME-server has of authorities that others have given, and what is wrong with these."""
+        """Return the entries of NAME-server for user-provided authorities, and their faults."""
         if not any(trust.references(spec)):
             return {}, []
         held = decoded(await self._own(objects, ObjectName.SERVER.of(objects.name)))
         given, faults = await self._given.authorities(objects.namespace, spec, held)
         return trust.entries(spec, given, own=clients.trusted), faults
 
-    async def _hurry(self, objects: ClusterObjects, seen: Seen, mark: str) -> None:
-        """Have pods see what the Secrets hold: the kubelet looks again at once when a pod changes, and else within a
+    async def _force_sync(self, objects: ClusterObjects, seen: Seen, mark: str) -> None:
+        """Make pods see changed Secrets at once: the kubelet syncs a pod when the pod changes, and otherwise within a
         minute and a half.
         """
         for pod in seen.pods:
@@ -287,7 +289,7 @@ class Securing:
         client: bool,
         beside: Mapping[str, str],
     ) -> Mapping[str, str]:
-        """What the Secret holds then."""
+        """Issue or renew a certificate, and return the content of its Secret."""
         present = await self._own(objects, name)
         before = pair_of(decoded(present))
         forced = present is not None and annotation(present, FORCE) == "true"
@@ -305,7 +307,7 @@ class Securing:
     async def _check_given(
         self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, faults: Sequence[Fault]
     ) -> None:
-        """Of certificates that are somebody else's; and what nodes say of those that they have."""
+        """Note the condition of the certificates: user-provided ones, and what nodes report about theirs."""
         found = [*faults, *await self._given.certificates(objects.namespace, spec)]
         if problem := await self._problem_of_nodes(seen):
             found.append(Fault("NodeDisagrees", problem))
@@ -318,7 +320,7 @@ class Securing:
         seen.note(CERTIFICATES, False, worst.reason, f"{worst.text}{more}", again_s=again_s)
 
     async def _problem_of_nodes(self, seen: Seen) -> str:
-        """What a node says of its listeners, of the first that has something to say; "": nothing."""
+        """Return the first listener problem that a node reports; "" if there is none."""
         if secured_of(_template(seen)) is None:
             return ""
         nodes = [node for node in (seen.status or {}).get("nodes", []) if str(node["state"]).startswith("up")]
@@ -347,7 +349,7 @@ class Securing:
         return found
 
     async def _apply(self, objects: ClusterObjects, name: str, values: Mapping[str, str]) -> None:
-        """A Secret that goes with the resource: what is in it can be made anew."""
+        """Apply a Secret that is owned by the resource: its content can be recreated."""
         made = {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -363,12 +365,14 @@ class Securing:
 
 
 def has_had_it(seen: Seen) -> bool:
-    """Whether the cluster's own record says that its pods had security, be there any or not."""
+    """Return whether the cluster record says that its pods had security, whether or not any pods exist."""
     return seen.secret is not None and annotation(seen.secret, HAS_IT) == "true"
 
 
 def _as_it_is(template: Secured | None, seen: Seen) -> Secured | None:
-    """What pods are to have where nothing can be done for them. Raises Withheld where that would open a cluster."""
+    """Return the stage of security that the pods keep while the Secrets are faulty. Raises Withheld if keeping it would
+    open a cluster.
+    """
     was_open = any(secured_of(pod) is None for pod in seen.pods)
     if template is None and not was_open:
         raise Withheld
@@ -376,12 +380,12 @@ def _as_it_is(template: Secured | None, seen: Seen) -> Secured | None:
 
 
 def kept(objects: ClusterObjects, name: str) -> Manifest:
-    """The metadata of a Secret that outlives the resource."""
+    """Return the metadata of a Secret that outlives the resource."""
     return metadata(name, objects.namespace, objects.name, owned_by=None)
 
 
 def kept_secrets(cluster: str) -> list[str]:
-    """Those that outlive the resource, unless it is deleted with all that it has."""
+    """Return the names of the Secrets that outlive the resource, unless it is deleted with its data."""
     return [ObjectName.CLUSTER_CA.of(cluster), ObjectName.CLIENTS_CA.of(cluster), ObjectName.OPERATOR.of(cluster)]
 
 
@@ -395,12 +399,12 @@ def _template(seen: Seen) -> Manifest | None:
 
 
 def _public(values: Mapping[str, str]) -> list[str]:
-    """What is in a Secret but for keys."""
+    """Return the values of a Secret without its keys."""
     return [value for name, value in sorted(values.items()) if not name.endswith(".key")]
 
 
 def _outside(spec: ClusterSpec, seen: Seen) -> list[str]:
-    """Hosts that clients outside are told, as far as they are known."""
+    """Return the hosts that clients outside use, as far as they are known."""
     told = []
     for port in listeners.exposed(spec):
         if port.outside is not None and port.outside.host:

@@ -1,13 +1,14 @@
-"""How many pods a cluster has: from what it has to what is asked for, one pod at a time, with nothing lost on the way.
+"""How many pods a cluster has: it moves from the present to the requested number, one pod at a time, without losing
+data.
 
-Down, unless a volume could not have its replicas any more: the nodes of the last pod are drained; its claim is marked
-as drained; the StatefulSet shrinks; when the pod has gone the nodes are forgotten; then the claim is deleted. Up: a
-claim that is marked goes first, as its nodes are forgotten and their folders would be refused.
+Down, unless a volume could no longer have its replicas: the nodes of the last pod are drained; its claim is marked as
+drained; the StatefulSet shrinks; when the pod is gone the nodes are forgotten; then the claim is deleted. Up: a claim
+that is marked as drained is deleted first, as its nodes are forgotten and their folders would be refused.
 
 1. A claim is deleted only if it is marked, and it is marked only when the cluster itself has said that all nodes in it,
-   one for each shard, are drained and hold nothing. That StorageNodes are missing proves nothing: so a pod that is
-   still coming, as when somebody has scaled the StatefulSet, is waited for, and drained once it has registered.
-2. Each step is decided by what there is, so it can be broken off after any write.
+   one for each shard, are drained and hold nothing. Missing StorageNodes prove nothing: a pod that is still starting,
+   as after somebody has scaled the StatefulSet, is waited for, and drained once it has registered.
+2. Each step is decided from what exists, so the sequence can be interrupted after any write.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,19 +42,19 @@ log = structlog.get_logger()
 DRAINED_BY: Final = f"{GROUP}/drained-by"
 """Annotation of a StorageNode: the operator drains it, to make the cluster smaller."""
 DRAINED: Final = f"{GROUP}/drained"
-"""Annotation of a claim: the ids of its nodes, all drained. Nothing in it is needed."""
+"""Annotation of a claim: the ids of its nodes, all drained. Its data are no longer needed."""
 
 FEWER_REPLICAS: Final = f"{GROUP}/fewer-replicas"
-"""Annotation of a StreamCluster: the number of nodes with which volumes may have fewer replicas than they ask for. It
-has to be the number that is asked for, so that it lets nothing pass that comes later.
+"""Annotation of a StreamCluster: the number of nodes for which the user accepts volumes with fewer replicas than they
+ask for. It must equal the requested number of nodes, so that it does not permit a later change.
 """
 
 REGISTERS_S: Final = 60.0
-"""A pod that has not registered its nodes so long after it was made is not waited for."""
+"""Seconds after its creation at which a pod that has not registered its nodes is no longer waited for."""
 
 
 class Sizing:
-    """Takes the next step."""
+    """Takes the next step towards the requested number of pods."""
 
     def __init__(self, *, kube: Kube, admin: Calls, reporter: Reporter) -> None:
         self._kube = kube
@@ -61,7 +62,7 @@ class Sizing:
         self._reporter = reporter
 
     async def next_size(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> int:
-        """How many pods there are to be now. Raises ApiError, ApiSilent."""
+        """Return how many pods there are to be now. Raises ApiError, ApiSilent."""
         present = seen.size
         if present is None:
             present, wanted = 0, max(spec.nodes, _held(seen))
@@ -84,7 +85,7 @@ class Sizing:
         return size
 
     def check(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int) -> None:
-        """Asked for is not there: the condition is so only with the pods themselves, and without those that go."""
+        """Withdraw the condition Sized while pods are missing, or removed ones still exist."""
         if size != spec.nodes or not any(each.type == "Sized" and each.ok for each in seen.conditions):
             return
         going = [pod["metadata"]["name"] for pod in seen.pods if ordinal(pod["metadata"]["name"]) >= size]
@@ -106,7 +107,7 @@ class Sizing:
     # --- up
 
     async def _up(self, objects: ClusterObjects, seen: Seen, present: int, wanted: int) -> int:
-        """How far it can grow now."""
+        """Return the size to which the cluster can grow now."""
         size = wanted
         for claim in seen.claims:
             index = claim_ordinal(claim)
@@ -123,7 +124,7 @@ class Sizing:
         return max(size, present)
 
     async def _take_back_drains(self, objects: ClusterObjects, seen: Seen, *, below: int) -> None:
-        """The cluster is to be smaller no more."""
+        """Cancel drains of nodes that are to stay."""
         for node in seen.nodes:
             if annotation(node, DRAINED_BY) != "operator" or node_ordinal(node) >= below:
                 continue
@@ -180,11 +181,11 @@ class Sizing:
         return present - 1
 
     async def _drain(self, objects: ClusterObjects, node: Manifest, pod: str) -> str:
-        """Why it may not be; "": it is under way."""
+        """Start to drain a node; return why that is refused, or "" if it is under way."""
         if node.get("spec", {}).get("drain"):
             return ""
         number = node["status"]["nodeId"]
-        await self._mark_node(objects, node, "operator")  # first: a drain whose reason is unknown would stay for ever
+        await self._mark_node(objects, node, "operator")  # mark first: an unmarked drain would never be cancelled
         try:
             await self._ask(objects, "node.drain", {"node": number})
         except HeadraceError as error:
@@ -192,10 +193,10 @@ class Sizing:
         await self._reporter.tell(objects, "Draining", f"node {number} of pod {pod}, which is to go")
         return ""
 
-    # --- what has left
+    # --- nodes and claims of removed pods
 
     async def forget(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
-        """Forget nodes whose pod has gone for good, or that another one replaced; then delete drained claims."""
+        """Forget nodes whose pod is gone, or which another node replaced; then delete drained claims."""
         if seen.status is None:
             return
         newest: dict[str, int] = {}
@@ -250,7 +251,9 @@ class Sizing:
 
 
 def why_too_few(resource: Manifest, spec: ClusterSpec, seen: Seen) -> str:
-    """Which volume could not have its replicas on the nodes that would stay; "": none, or the user has confirmed it."""
+    """Return which volumes could not have their replicas on the remaining nodes; "" if all can, or the user has
+    confirmed.
+    """
     if annotation(resource, FEWER_REPLICAS) == str(spec.nodes):
         return ""
     taking = [node for node in seen.nodes if _takes_replicas(seen, node)]
@@ -272,14 +275,14 @@ def why_too_few(resource: Manifest, spec: ClusterSpec, seen: Seen) -> str:
 
 
 def _takes_replicas(seen: Seen, node: Manifest) -> bool:
-    """Whether a node lives, and stays as far as others than the operator have a say in it."""
+    """Return whether a node is up, and is not being drained by anybody but the operator."""
     shown = seen.shown(node)
     state = str((shown or {}).get("state", "down"))
     return not state.startswith(("down", "drain")) or annotation(node, DRAINED_BY) == "operator"
 
 
 def _places(volume: Mapping[str, Any], seen: Seen, nodes: Sequence[Manifest]) -> int:
-    """How many replicas of a container these nodes have room for: never two in a pod; nor on a host, where the volume
+    """Return for how many replicas of a container these nodes have room: one per pod, or one per host if the volume
     says so.
     """
     found = set()
@@ -294,7 +297,7 @@ def _places(volume: Mapping[str, Any], seen: Seen, nodes: Sequence[Manifest]) ->
 
 
 def _held(seen: Seen) -> int:
-    """Pods up to the last one that may have data: of nodes, and of claims that are not marked as drained."""
+    """Return the number of pods up to the last one that may have data, by nodes and by claims not marked as drained."""
     ordinals: Sequence[int] = [
         *(node_ordinal(node) for node in seen.nodes),
         *(claim_ordinal(claim) for claim in seen.claims if not annotation(claim, DRAINED)),
@@ -303,13 +306,13 @@ def _held(seen: Seen) -> int:
 
 
 def _unknown_shards(nodes: Sequence[Manifest], pod: str, shards: int) -> list[str]:
-    """The slots of a pod that none of its nodes is in: whether they hold something cannot be said."""
+    """Return the slots of a pod without a registered node: whether they hold data is unknown."""
     known = {node["status"]["slot"] for node in nodes}
     return [slot for slot in (f"{pod}/{shard}" for shard in range(shards)) if slot not in known]
 
 
 def _is_coming(seen: Seen, name: str) -> bool:
-    """Whether the last pod may still register nodes: it is about to be made, or has been a moment ago."""
+    """Return whether the last pod may still register nodes: it is about to be created, or was just created."""
     pod = next((each for each in seen.pods if each["metadata"]["name"] == name), None)
     if pod is None:
         found = seen.stateful_set or {"metadata": {}}
@@ -320,6 +323,6 @@ def _is_coming(seen: Seen, name: str) -> bool:
 
 
 def _is_drained(seen: Seen, node: Manifest) -> bool:
-    """By what the cluster itself says."""
+    """Return whether the cluster itself reports that a node is drained and holds no replicas."""
     shown = seen.shown(node)
     return shown is not None and str(shown["state"]).startswith("drained") and not shown["replicas"]

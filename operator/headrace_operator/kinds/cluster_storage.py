@@ -1,8 +1,8 @@
-"""The claims of a cluster: they grow where the resource asks for more, and never shrink.
+"""The claims of a cluster: they grow if the resource asks for more, and never shrink.
 
-A StatefulSet's claim template cannot change, so with claims that have grown it is made anew: deleted without its pods,
-then applied again, which takes the pods over. A claim that never had a volume holds nothing: where it asks for
-something else than the resource does by now, it goes, and is made anew.
+A StatefulSet's claim template cannot change, so after claims have grown the StatefulSet is recreated: deleted without
+its pods, then applied again, which adopts the pods. A claim that never had a volume holds nothing: if it differs from
+what the resource asks for, it is deleted and recreated.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ from headrace_operator.specs import ClusterSpec, Storage, quantity
 
 
 class Storing:
-    """Takes the next step."""
+    """Takes the next step towards the requested storage."""
 
     def __init__(self, *, kube: Kube, reporter: Reporter) -> None:
         self._kube = kube
         self._reporter = reporter
 
     async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Storage:
-        """The storage that the StatefulSet is to ask for now. Raises ApiError, ApiSilent."""
+        """Return the storage for the StatefulSet's claim template. Raises ApiError, ApiSilent."""
         await self._replace_unbound(objects, spec, seen)
         if seen.stateful_set is None:
             _note_size(objects, spec, seen)
@@ -71,11 +71,11 @@ class Storing:
         return present if quantity(spec.storage.size) == quantity(present.size) else spec.storage
 
     def rebuilding(self, seen: Seen) -> bool:
-        """Whether the StatefulSet is on its way out, and is applied again when it has gone."""
+        """Return whether the StatefulSet is being deleted, to be applied again once it is gone."""
         return seen.stateful_set is not None and bool(seen.stateful_set["metadata"].get("deletionTimestamp"))
 
     def note_full(self, spec: ClusterSpec, seen: Seen) -> None:
-        """Say that nodes have no room for more records, as they themselves say. Comes after all else of Storage."""
+        """Note which nodes report that their disk is full. Called after all other notes of Storage."""
         full = sorted((node for node in seen.nodes if is_full(node, seen)), key=lambda node: node["status"]["nodeId"])
         if not full:
             return
@@ -93,7 +93,7 @@ class Storing:
             seen.note("Available", False, "DiskFull", text)
 
     async def _rebuild(self, objects: ClusterObjects, seen: Seen) -> None:
-        """Have the StatefulSet go without its pods; it is applied again when it has gone."""
+        """Delete the StatefulSet without its pods; it is applied again once it is gone."""
         assert seen.stateful_set is not None
         if self.rebuilding(seen):
             return
@@ -104,15 +104,15 @@ class Storing:
         meta["deletionTimestamp"] = "now"
 
     async def _replace_unbound(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        """Have claims go that never had a volume, and ask for another class or size than the resource: what a claim
-        asks for cannot change then, and nothing is in it. Their StatefulSet makes them anew.
+        """Delete claims that never had a volume and differ from the resource in class or size: they cannot be changed,
+        and hold nothing. The StatefulSet recreates them.
         """
         for claim in seen.claims:
             meta = claim["metadata"]
             cause = seen.claim_causes.get(meta["name"], "")
             if not is_stale(claim, size=spec.storage.size, class_=spec.storage.class_, cause=cause):
                 continue
-            # Only as it was seen: once it is bound, a pod may write to it.
+            # Only in the version that was read: once the claim is bound, a pod may write to it.
             is_gone = await self._kube.delete(
                 "v1",
                 "PersistentVolumeClaim",
@@ -131,7 +131,7 @@ class Storing:
             await self._reporter.tell(objects, "ClaimReplaced", text)
 
     async def _grow_claims(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> bool:
-        """Whether all of them ask for as much as the resource."""
+        """Grow the claims; return whether all request as much as the resource."""
         for claim in seen.claims:
             meta = claim["metadata"]
             asked = claim["spec"]["resources"]["requests"]["storage"]
@@ -154,13 +154,15 @@ class Storing:
 
 
 def is_full(node: Manifest, seen: Seen) -> bool:
-    """Whether a node has said so: in its record, or in what the cluster tells."""
+    """Return whether a node reports a full disk, in its StorageNode or in the cluster's status."""
     state = str((seen.shown(node) or {}).get("state", ""))
     return state == "up, full" or (bool(node["status"].get("full")) and not state.startswith("down"))
 
 
 def _note_size(objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-    """By what the claims have, which comes after what they ask for. One that no pod uses may never have more."""
+    """Note the condition of the claims by their actual capacity, which follows their request. Claims that no pod uses
+    are ignored, as they may never grow.
+    """
     size = spec.nodes if seen.size is None else seen.size
     used = {claim["metadata"]["name"]: claim for claim in seen.claims if claim_ordinal(claim) < size}
     unbound = [

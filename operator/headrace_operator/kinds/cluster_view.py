@@ -1,4 +1,4 @@
-"""What there is of a StreamCluster: objects, nodes, and what the cluster says of itself. Looks, and decides nothing."""
+"""The observed state of a StreamCluster: its objects, its nodes, and its own status. Reads only, decides nothing."""
 
 import asyncio
 import re
@@ -37,40 +37,40 @@ from headrace_operator.status import Condition
 SOON_S: Final = 3.0
 WORKING_S: Final = 5.0
 STUCK_S: Final = 10.0
-"""What somebody else has to see to; a change of a pod is told of anyway."""
+"""Seconds until the next look at a fault that a person has to fix; changes of pods trigger a look anyway."""
 QUIET_S: Final = 30.0
 ANSWER_S: Final = 5.0
-"""How long a node may take to answer a question: it asks others for a second at most."""
+"""Seconds that a node has to answer: it waits for the other nodes for a second at most."""
 ASKED: Final = 5
-"""Pods that are asked where their Service does not answer."""
+"""Most pods that are called directly if their Service does not answer."""
 SHOWN: Final = 3
-"""Pods and claims that a message names, and whose events are asked for."""
+"""Most pods and claims that a message names, and whose events are requested."""
 _ORDINAL: Final = re.compile(r"-(\d+)(?:/\d+)?$")
 
 
 @dataclass(slots=True)
 class Seen:
-    """What there is of a cluster."""
+    """The observed state of a cluster."""
 
     stateful_set: Manifest | None
     secret: Manifest | None
-    """With the cluster's own record."""
+    """The Secret with the cluster record."""
     pods: Sequence[Manifest]
     nodes: Sequence[Manifest]
     """StorageNodes that have registered."""
     services: Sequence[Manifest]
     claims: Sequence[Manifest]
     status: Mapping[str, Any] | None
-    """As the cluster itself says; None: it does not answer."""
+    """The cluster's own report; None if it does not answer."""
     record_format: int = 1
-    """Of the newest Secret with the cluster's own record."""
+    """The format of the newest Secret with the cluster record."""
     level: int | None = None
-    """The feature level; None: not known."""
+    """The feature level; None if it is not known."""
     problem: str = ""
     stuck: dict[str, str] = field(default_factory=dict)
-    """Why pods are not there or not ready that will not be by themselves, by name."""
+    """Why pods are missing or not ready, by name, for those that need a change to get ready."""
     coming: dict[str, str] = field(default_factory=dict)
-    """The others that are not there or not ready, and why, as far as that is known."""
+    """Why the other pods are missing or not ready, by name; "" if unknown."""
     claim_causes: dict[str, str] = field(default_factory=dict)
     """Why claims have no volume, by name."""
     conditions: list[Condition] = field(default_factory=list)
@@ -78,39 +78,39 @@ class Seen:
 
     @property
     def size(self) -> int | None:
-        """Of the StatefulSet."""
+        """The StatefulSet's number of replicas; None if there is no StatefulSet."""
         return None if self.stateful_set is None else int(self.stateful_set["spec"]["replicas"])
 
     def advertised(self, listener: str) -> list[str]:
-        """Where clients outside are told that nodes are, at a listener, as far as that is known."""
+        """Return the known addresses of nodes for clients outside, at a listener."""
         told = [((node.get("spec") or {}).get("advertised") or {}).get(listener) for node in self.nodes]
         return sorted(address for address in told if address)
 
     def note(self, type: str, ok: bool | None, reason: str, message: str = "", *, again_s: float = QUIET_S) -> None:
-        """A condition, and when to look again."""
+        """Set a condition, and look again after `again_s` seconds at the latest."""
         self.conditions = [each for each in self.conditions if each.type != type]
         self.conditions.append(Condition(type, ok, reason, message))
         self.again_s = min(self.again_s, again_s)
 
     def shown(self, node: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A StorageNode as the cluster tells of it."""
+        """Return a StorageNode's entry in the cluster's status; None if it has none."""
         number = node["status"]["nodeId"]
         return next((each for each in (self.status or {}).get("nodes", []) if each["node"] == number), None)
 
     def told_of_stuck(self) -> str:
-        """Of the pods that are stuck, the first and why; "": there are none."""
+        """Return the first stuck pod and why; "" if there is none."""
         if not self.stuck:
             return ""
         (name, why), *others = sorted(self.stuck.items())
         return f"{name}{f' and {len(others)} more' if others else ''}: {why}"
 
     def told_of_away(self) -> str:
-        """Of the pods that are not there or not ready, those first that are stuck; "": there are none."""
+        """Return the pods that are missing or not ready, the stuck ones first; "" if there are none."""
         told = [f"{name} ({why})" if why else name for name, why in (*self.stuck.items(), *self.coming.items())]
         return f"{', '.join(told[:SHOWN])}{f' and {len(told) - SHOWN} more' if len(told) > SHOWN else ''}"
 
     def note_away(self, type: str, size: int) -> bool:
-        """Whether pods are not there or not ready: the condition says so then."""
+        """Return whether pods are missing or not ready, and if so, note it in the condition."""
         away = len(self.stuck) + len(self.coming)
         if not away:
             return False
@@ -120,18 +120,17 @@ class Seen:
         return True
 
     def has_pod(self, name: str) -> bool:
-        """Whether there is such a pod, be it on its way out."""
+        """Return whether a pod exists, even if it is being deleted."""
         return any(pod["metadata"]["name"] == name for pod in self.pods)
 
 
 async def _nothing(_seen: Seen) -> None:
-    """Before a cluster is asked."""
+    """The default of `prepare` in `look`: do nothing."""
 
 
 async def look(kube: Kube, admin: Calls, key: Key, *, prepare: Callable[[Seen], Awaitable[None]] = _nothing) -> Seen:
-    """What there is now. `prepare` is called with what Kubernetes tells, before the cluster is asked.
-
-    Raises NameTaken where what a cluster rests on is another's; ApiError, ApiSilent.
+    """Return the present state. `prepare` is called with the state from Kubernetes, before the cluster is called.
+    Raises NameTaken if the StatefulSet or the record's Secret belongs to another; ApiError, ApiSilent.
     """
     storage = selector(key.name)
     stateful_set = await kube.get("apps/v1", "StatefulSet", key.namespace, key.name)
@@ -141,7 +140,8 @@ async def look(kube: Kube, admin: Calls, key: Key, *, prepare: Callable[[Seen], 
     if secret is not None and not is_record(secret, key.name):
         raise NameTaken(secret)
     record_format = 1
-    for format in range(FORMAT, 1, -1):  # any between was made by a version that knew no newer one
+    # Secrets of formats in between were created by versions that knew no newer one.
+    for format in range(FORMAT, 1, -1):
         fenced = await kube.get("v1", "Secret", key.namespace, record_name(key.name, format))
         if fenced is not None and not is_record(fenced, key.name):
             raise NameTaken(fenced)
@@ -171,9 +171,8 @@ async def look(kube: Kube, admin: Calls, key: Key, *, prepare: Callable[[Seen], 
 
 
 async def _ask(admin: Calls, key: Key, pods: Sequence[Manifest]) -> Mapping[str, Any]:
-    """What the cluster says of itself, by any node: its Service may still name one that has just gone silent.
-
-    Raises HeadraceError: what came of asking the Service.
+    """Return the cluster's status from any node: its Service may still name a node that has just gone silent. Raises
+    the HeadraceError of the call to the Service.
     """
 
     async def ask(address: str) -> Mapping[str, Any]:
@@ -199,8 +198,8 @@ async def _ask(admin: Calls, key: Key, pods: Sequence[Manifest]) -> Mapping[str,
 
 
 async def find_causes(kube: Kube, key: Key, seen: Seen, size: int) -> None:
-    """Why pods and claims of a cluster of `size` pods are not as they should be. Asks for events only where something
-    is not, and of few. Raises ApiError, ApiSilent.
+    """Find out why pods and claims of a cluster of `size` pods are not as they should be. Requests events only of
+    faulty objects, and only of a few. Raises ApiError, ApiSilent.
     """
     pods = {pod["metadata"]["name"]: pod for pod in seen.pods}
     claims = {claim["metadata"]["name"]: claim for claim in seen.claims}
@@ -234,38 +233,38 @@ async def find_causes(kube: Kube, key: Key, seen: Seen, size: int) -> None:
 
 
 def is_record(secret: Mapping[str, Any], cluster: str) -> bool:
-    """Whether a Secret is the cluster's own; one that was put back from a copy may have lost its labels."""
+    """Return whether a Secret is the cluster's own; a restored copy may have lost its labels."""
     return belongs(secret, cluster) or "record" in (secret.get("data") or {})
 
 
 def ordinal(name: str) -> int:
-    """Of a pod, of a claim, or of the pod in a slot (`pod/shard`); -1: none."""
+    """Return the ordinal of a pod, of a claim, or of the pod in a slot (`pod/shard`); -1 if there is none."""
     match = _ORDINAL.search(name)
     return int(match[1]) if match else -1
 
 
 def node_ordinal(node: Mapping[str, Any]) -> int:
-    """Of the pod that a StorageNode is in."""
+    """Return the ordinal of a StorageNode's pod."""
     return ordinal(str(node["status"].get("slot", "")))
 
 
 def claim_ordinal(claim: Mapping[str, Any]) -> int:
-    """Of the pod that a claim belongs to."""
+    """Return the ordinal of a claim's pod."""
     return ordinal(str(claim["metadata"]["name"]))
 
 
 def annotation(found: Mapping[str, Any], name: str) -> str:
-    """Of any object; "" for none."""
+    """Return an object's annotation; "" if it is missing."""
     return str((found["metadata"].get("annotations") or {}).get(name, ""))
 
 
 def seconds_since(instant: str) -> float:
-    """Since one that Kubernetes writes down, such as when an object was made."""
+    """Return the seconds since a time in Kubernetes' format, such as an object's creation."""
     return time.time() - datetime.fromisoformat(instant.replace("Z", "+00:00")).timestamp()
 
 
 def outside_address(port: Port, service: Mapping[str, Any] | None, worker: Mapping[str, Any] | None, shard: int) -> str:
-    """host:port of a node for clients outside of a listener; "": not known (yet)."""
+    """Return host:port of a node for clients outside of a listener; "" if it is not known yet."""
     external = port.outside
     if external is None or service is None:
         return ""

@@ -1,9 +1,9 @@
-"""How many replicas a cluster's data have: what its volume `default` asks for, and what its volumes ask for at most.
+"""A cluster's replicas: those of its volume `default`, and the most of any volume.
 
-The default volume is as a Volume resource says, which is that one's matter; else as `replication` says; else it has 3
-replicas, or as many as there are nodes if that is less. Then it rises as the cluster grows. It never falls by itself,
-and what somebody else has made of it stays: it is raised only from what it was when it was last as the resource asks,
-which is noted in the cluster's own record.
+The default volume is set by a Volume resource, which is then responsible for it; else by `replication`; else it has 3
+replicas, or as many as there are nodes if that is less, and gets more as the cluster grows. It never falls by itself,
+and changes by others stay: it is raised only if it is still as it was when it was last as the resource asked, which is
+noted at the cluster record.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 
 class Replicating:
-    """Takes the next step."""
+    """Takes the next step towards the requested default volume."""
 
     def __init__(self, *, admin: Calls, cache: Cache, recording: Recording, reporter: Reporter) -> None:
         self._admin = admin
@@ -36,7 +36,7 @@ class Replicating:
         self._reporter = reporter
 
     async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        """Have the default volume be as it should. Raises HeadraceError."""
+        """Set the default volume as the resource asks. Raises HeadraceError."""
         volumes = (seen.status or {}).get("volumes", [])
         present = next((each for each in volumes if each["volume"] == "default"), None)
         if present is None or self._has_own_default_volume(objects):
@@ -54,7 +54,9 @@ class Replicating:
             await self._recording.note(objects, seen, {DEFAULT_VOLUME: noted})
 
     async def _raised(self, objects: ClusterObjects, asked: dict[str, int]) -> bool:
-        """Nobody has asked for it in so many words, so where it cannot be, nothing is wrong."""
+        """Raise the default volume; return whether that was possible. A refusal is no fault, as nobody asked for it
+        explicitly.
+        """
         try:
             await self._alter(objects, asked)
         except KafkaError as error:
@@ -74,7 +76,7 @@ class Replicating:
             try:
                 volume = msgspec.convert(body["spec"], VolumeSpec)
             except msgspec.ValidationError:
-                continue  # it says so itself
+                continue  # reported in that Volume's own conditions
             named = (volume.name or body["metadata"]["name"]) == "default"
             if named and cluster_key(body, volume.cluster_ref) == mine and is_allowed(self._cache, body):
                 return True
@@ -82,12 +84,16 @@ class Replicating:
 
 
 def most_replicas(spec: ClusterSpec, seen: Seen) -> int:
-    """Of any volume, as the cluster says; as the resource asks, where it says nothing yet."""
+    """Return the most replicas of any volume in the cluster's status; the requested number before the cluster reports
+    one.
+    """
     return max((int(each["replicas"]) for each in (seen.status or {}).get("volumes", [])), default=spec.replicas)
 
 
 def _may_rise(spec: ClusterSpec, seen: Seen, present: Mapping[str, Any]) -> bool:
-    """Whether the default volume is as it was when the cluster was smaller, and there are pods for more replicas."""
+    """Return whether the default volume is unchanged since the cluster was smaller, and there are pods for more
+    replicas.
+    """
     pods = {
         str(node["status"].get("slot", "")).partition("/")[0]
         for node in seen.nodes

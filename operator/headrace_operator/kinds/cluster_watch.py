@@ -1,10 +1,10 @@
-"""Has a StreamCluster looked at as soon as it is not as it was, by its own word.
+"""Has a StreamCluster reconciled as soon as its own status changes.
 
-A reconcile asks the API server some two dozen things, so a cluster at rest gets one every half minute. What happens
-inside of it meanwhile (a node that is silent, containers that take no writes, a full disk) no event of Kubernetes tells
-of. So each cluster that answered is asked how it is every few seconds, which costs the API server nothing, and one that
-answers otherwise than when it was last looked at, or not at all, is reconciled. One that did not answer even then is
-looked at often enough by its reconciles.
+A reconcile makes some two dozen requests to the API server, so a cluster at rest is reconciled every half minute. No
+Kubernetes event reports what happens inside the cluster meanwhile (a silent node, containers that take no writes, a
+full disk). So each cluster that answered its last reconcile is asked for its status every few seconds, which costs the
+API server nothing; a cluster whose answer has changed, or which does not answer, is reconciled. A cluster that did not
+answer its last reconcile is reconciled often enough anyway.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ log = structlog.get_logger()
 
 LOOK_S: Final = 3.0
 PATIENCE_S: Final = 5.0
-"""For an answer: a node asks the others first, for a second at most."""
+"""Seconds that a node has to answer: it waits for the other nodes for a second at most."""
 AT_ONCE: Final = 4
-"""Clusters that are asked at a time."""
+"""Clusters that are asked concurrently."""
 
 
 class ClusterWatch:
-    """Of all clusters."""
+    """Watches the status of all clusters."""
 
     def __init__(self, *, admin: Calls, wake: Callable[[Key], None], every_s: float = LOOK_S) -> None:
-        """`wake`: have a cluster reconciled."""
+        """`wake`: called to have a cluster reconciled."""
         self._admin = admin
         self._wake = wake
         self._every_s = every_s
@@ -40,18 +40,18 @@ class ClusterWatch:
         self._task: asyncio.Task[None] | None = None
 
     def saw(self, key: Key, status: Mapping[str, Any] | None) -> None:
-        """A reconcile found a cluster like this; None: it does not answer, or is not to be asked."""
+        """Record the status that a reconcile found; None if the cluster did not answer, or is not to be watched."""
         if status is None:
             self._seen.pop(key, None)
         else:
             self._seen[key] = mark(status)
 
     def start(self) -> None:
-        """Ask from now on."""
+        """Start to ask the clusters."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="cluster-watch")
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -68,7 +68,7 @@ class ClusterWatch:
                         "a cluster could not be asked how it is", of=f"{key.namespace}/{key.name}", error=repr(now)
                     )
                 elif self._seen.get(key) == asked[key] != now:
-                    del self._seen[key]  # until it has been looked at
+                    del self._seen[key]  # until the next reconcile
                     self._wake(key)
 
     async def _look(self, key: Key, turns: asyncio.Semaphore) -> str:
@@ -81,7 +81,7 @@ class ClusterWatch:
 
 
 def mark(status: Mapping[str, Any]) -> str:
-    """What conditions are made of, and nothing that changes all the time. Pure."""
+    """Return a digest of what conditions depend on, without values that change constantly. Pure."""
     redundancy = status["redundancy"]
     return digest(
         [

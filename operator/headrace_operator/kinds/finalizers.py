@@ -1,8 +1,8 @@
-"""The operator's one finalizer: on resources with `reclaimPolicy: Delete` alone, and never where nobody would take it
-away again.
+"""The operator's one finalizer: only on resources with `reclaimPolicy: Delete`, and never where nobody would remove it.
 
-The operator's rights in a namespace may lie in it, and end with it. Kubernetes waits for five seconds before it deletes
-what is in a namespace that ends (namespaceDeletionGracePeriod): so by then all finalizers there have to be off.
+The operator's rights in a namespace may be objects of that namespace, and are deleted with it. Kubernetes waits five
+seconds before it deletes the content of a namespace that is being deleted (namespaceDeletionGracePeriod), so all
+finalizers in it have to be removed by then.
 """
 
 from http import HTTPStatus
@@ -18,7 +18,9 @@ log = structlog.get_logger()
 
 
 async def keep_finalizer(kube: Kube, cache: Cache, body: Body, *, wanted: bool) -> bool:
-    """Have it or not; whether that was a change. Raises ApiError (409: the resource has changed since), ApiSilent."""
+    """Add or remove the finalizer; return whether that was a change. Raises ApiError (409: the resource has changed
+    since), ApiSilent.
+    """
     meta = body["metadata"]
     present = list(meta.get("finalizers") or [])
     wanted = wanted and not is_leaving(cache) and not is_ending(cache, meta["namespace"])
@@ -45,11 +47,11 @@ async def keep_finalizer(kube: Kube, cache: Cache, body: Body, *, wanted: bool) 
 
 
 def is_ending(cache: Cache, namespace: str) -> bool:
-    """Whether a namespace is being deleted, as far as this operator may look at namespaces."""
+    """Return whether a namespace is being deleted, as far as this operator may read namespaces."""
     found = cache.get(Key("Namespace", "", namespace))
     return found is not None and bool(found["metadata"].get("deletionTimestamp"))
 
 
 def is_leaving(cache: Cache) -> bool:
-    """Whether the operator's own namespace is being deleted: then nothing may wait for it, anywhere."""
+    """Return whether the operator's own namespace is being deleted: then nothing anywhere may wait for the operator."""
     return bool(OWN_NAMESPACE) and is_ending(cache, OWN_NAMESPACE)

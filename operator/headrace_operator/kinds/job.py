@@ -1,11 +1,11 @@
-"""StreamJob: reconciles its objects, and says how it gets on.
+"""StreamJob: reconciles its objects, and reports its progress.
 
-The driver is asked over HTTP, so that figures need no writes of its own and no rights; what comes of the answer is
-`job_status`'s. How many executors there are the driver decides itself (headrace_spark.job.autoscale), whether the
-operator is there or not; here it is shown. Three things are this module's alone: a job that changes its form waits
-until the former workload is gone with its pods, so there are never two writers of a checkpoint; a run that is done
-begins again only where the StreamJob itself asks for another; and executors that outlived their driver's container are
-cleared away.
+The operator asks the driver over HTTP, so that the driver needs no rights and no writes to report progress;
+`job_status` interprets the answer. The driver decides itself how many executors there are
+(headrace_spark.job.autoscale), whether or not the operator runs; the operator only shows their number. This module
+alone ensures three things: a job that changes its form waits until the former workload and its pods are gone, so there
+are never two writers of a checkpoint; a finished run is repeated only if the StreamJob itself asks for another; and
+executors that outlived their driver's container are deleted.
 """
 
 import json
@@ -57,22 +57,22 @@ from headrace_operator.specs import ClusterSpec, JobSpec
 log = structlog.get_logger()
 
 ASK_S: Final = 10.0
-"""A job that starts, fails, or whose executors are scaled."""
+"""Seconds between two looks at a job that starts, fails, or whose executors are scaled."""
 STEADY_S: Final = 30.0
 QUIET_S: Final = 60.0
-"""One that is suspended, done, or between two runs."""
+"""Seconds between two looks at a job that is suspended, done, or between two runs."""
 AGAIN_S: Final = 15.0
 ANSWER_S: Final = 5.0
 TYPES: Final = ("Reconciled", "Running")
 COUNTS: Final = ("state", "restarts", "executors", "executorsWanted")
-"""Figures that are written as soon as they change."""
+"""Status fields that are written as soon as they change."""
 
 
 class Jobs:
     """Reconciles StreamJobs."""
 
     def __init__(self, *, kube: Kube, admin: Calls, pods: Pods, reporter: Reporter, cache: Cache, image: str) -> None:
-        """`image`: of drivers and executors, where neither resource nor cluster names one."""
+        """`image`: of drivers and executors, if neither the resource nor the cluster names one."""
         self._kube = kube
         self._admin = admin
         self._pods = pods
@@ -82,7 +82,7 @@ class Jobs:
         self._known: dict[Key, tuple[str, int, int | None]] = {}
         """Driver, restarts and executors as last seen, for events."""
         self._formed: dict[Key, tuple[str, int]] = {}
-        """The uid and generation for which no other form's workload is left."""
+        """The uid and generation for which no workload of another form is left."""
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
@@ -106,7 +106,7 @@ class Jobs:
             return AGAIN_S
         seen = await self._see(objects)
         state, conditions = judge(spec, seen)
-        await self._clear_away(objects, seen)
+        await self._delete_ended_executors(objects, seen)
         if spec.suspend:
             await self._end_runs(seen)
         await self._tell(key, objects, seen)
@@ -118,10 +118,12 @@ class Jobs:
             return QUIET_S
         return STEADY_S if state == "Running" and spec.autoscale is None else ASK_S
 
-    # --- what it stands on
+    # --- what the job depends on
 
     async def _place(self, key: Key, body: Body, spec: JobSpec) -> Placed:
-        """Raises Unresolved for what the CRD cannot see."""
+        """Return the job with what its cluster and namespace give it. Raises Unresolved for faults that the CRD cannot
+        detect.
+        """
         _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
         spec = msgspec.structs.replace(spec, spark_conf=cluster.spark.spark_conf | spec.spark_conf)
         wrong = fault(spec)
@@ -156,7 +158,7 @@ class Jobs:
             )
 
     def _bootstrap(self, key: Key, spec: JobSpec) -> str:
-        """Where its user goes; "": where all clients begin."""
+        """Return the bootstrap address for the job's user; "" for the cluster's bootstrap Service."""
         user = None if spec.user is None else self._cache.get(Key("StreamUser", key.namespace, spec.user))
         if user is None or (user.get("spec") or {}).get("listener") != "secure":
             return ""
@@ -191,10 +193,10 @@ class Jobs:
             raise Unresolved("NoApplication", f"there is no ConfigMap {file.name} with {file.key} in it")
         return digest(str(text))
 
-    # --- its objects
+    # --- the job's objects
 
     async def _make_room(self, key: Key, objects: JobObjects, body: Body) -> None:
-        """See that no workload of a former form is left. Raises Unresolved as long as there is one."""
+        """Delete workloads of a former form. Raises Unresolved while there is one."""
         meta = body["metadata"]
         if self._formed.get(key) == (meta["uid"], meta["generation"]):
             return
@@ -210,7 +212,7 @@ class Jobs:
                 )
             is_there = is_there or (api_version, kind) == objects.form
             if (api_version, kind) != objects.form:
-                await self._gone(api_version, kind, objects)
+                await self._delete_workload(api_version, kind, objects)
                 left.append(kind)
         if left:
             raise Unresolved("Replacing", f"waits until the {', '.join(left)} that it was has ended")
@@ -219,8 +221,9 @@ class Jobs:
         self._formed[key] = (meta["uid"], meta["generation"])
 
     async def _await_former_drivers(self, objects: JobObjects) -> None:
-        """A workload that is gone may leave a driver for a while, of a StreamJob of the same name too, whose claim this
-        one goes on from. Raises Unresolved as long as there is one that a new driver would not wait for by itself.
+        """Check that no former driver is left: a deleted workload may leave one for a while, also a deleted StreamJob
+        of the same name, whose checkpoint claim this job continues from. Raises Unresolved while there is one for which
+        Kubernetes itself would not make the new driver wait.
         """
         placed = objects.placed
         pods = await self._kube.list("v1", "Pod", placed.namespace, labels=driver_selector(placed.name))
@@ -230,7 +233,7 @@ class Jobs:
             raise Unresolved("Replacing", f"waits until {', '.join(others)} has ended, a driver of a former job")
 
     async def _apply(self, objects: JobObjects) -> None:
-        """Raises Unresolved where the API server refuses what was asked for."""
+        """Apply the objects. Raises Unresolved if the API server refuses one."""
         for manifest in objects.all():
             if ASKED in manifest["metadata"].get("annotations", {}):
                 present = await self._kube.get(*objects.form, objects.placed.namespace, objects.placed.base)
@@ -251,29 +254,32 @@ class Jobs:
                 raise Unresolved("Refused", f"{what} cannot be so: {error}") from error
 
     async def _stays_done(self, present: Manifest, manifest: Manifest) -> bool:
-        """Whether a run is done that is what the StreamJob asks for, whatever image or settings it would have now."""
+        """Return whether the finished run is the one that the StreamJob asks for, whatever image or settings a new run
+        would have.
+        """
         if end_of(present) != "Done":
             return False
         asked = manifest["metadata"]["annotations"][ASKED]
         known = (present["metadata"].get("annotations") or {}).get(ASKED)
-        if known is None:  # of a version that did not note it
+        if known is None:  # created by a version that did not note it
             await self._kube.merge(path_of(manifest), {"metadata": {"annotations": {ASKED: asked}}})
         return known in (None, asked)
 
     async def _make_room_for_run(self, objects: JobObjects, manifest: Manifest, present: Manifest | None) -> None:
-        """A Job of another definition goes first: what a Job runs cannot change. Raises Unresolved until it is gone."""
+        """Delete a Job with another definition, as what a Job runs cannot change. Raises Unresolved until it is gone.
+        """
         if present is None:
             await self._await_former_drivers(objects)
             return
         wanted = manifest["metadata"]["annotations"][DEFINITION]
         if present["metadata"].get("annotations", {}).get(DEFINITION) == wanted:
             return
-        await self._gone("batch/v1", "Job", objects)
+        await self._delete_workload("batch/v1", "Job", objects)
         raise Unresolved("Replacing", "waits until the Job of the former definition has ended")
 
     async def _make_room_for_claim(self, manifest: Manifest) -> None:
-        """A claim that never had a volume goes, if it asks for something else: nothing is in it, and it cannot change.
-        Raises Unresolved until it is gone.
+        """Delete a claim that never had a volume and differs from what is asked for: it holds nothing, and cannot
+        change. Raises Unresolved until it is gone.
         """
         meta, spec = manifest["metadata"], manifest["spec"]
         where = meta["namespace"], meta["name"]
@@ -289,12 +295,12 @@ class Jobs:
             )
             raise Unresolved("Replacing", f"claim {meta['name']} never had a volume, and is made anew as asked for now")
 
-    async def _gone(self, api_version: str, kind: str, objects: JobObjects) -> None:
-        """Foreground: it stays until its pods are gone."""
+    async def _delete_workload(self, api_version: str, kind: str, objects: JobObjects) -> None:
+        """Delete in the foreground: the object stays until its pods are gone."""
         placed = objects.placed
         await self._kube.delete(api_version, kind, placed.namespace, placed.base, propagation="Foreground")
 
-    # --- what is seen and said
+    # --- observation and report
 
     async def _see(self, objects: JobObjects) -> Seen:
         placed = objects.placed
@@ -309,11 +315,13 @@ class Jobs:
         return Seen(workload, driver, executors(pods), told, cause, self._definition(objects))
 
     def _definition(self, objects: JobObjects) -> str:
-        """What a driver that goes on is to run. A run that ends by itself is ended by its workload's replacement."""
+        """Return the digest of what a continuous driver is to run; "" for runs that end, whose workload is replaced
+        instead.
+        """
         return objects.what_it_runs if objects.form[1] == "StatefulSet" else ""
 
     async def _cause(self, objects: JobObjects, workload: Manifest | None, driver: Manifest | None) -> str:
-        """Why there is no driver, or why it does not run; asks for events only where nothing else says it."""
+        """Return why there is no driver, or why it does not run; requests events only if nothing else explains it."""
         placed, causes = objects.placed, []
         maker, name = objects.form[1], placed.base
         if placed.spec.suspend or end_of(workload) is not None:
@@ -341,7 +349,7 @@ class Jobs:
         return why_unbound(claim, await self._kube.events_of("PersistentVolumeClaim", namespace, name))
 
     async def _ask(self, driver: Manifest | None) -> Mapping[str, Any]:
-        """What the driver tells; {} where it does not."""
+        """Return the driver's status; {} if it does not answer."""
         if driver is None or is_over(driver):
             return {}
         answer = await self._pods.get(driver, PROGRESS_PORT, "/status")
@@ -354,7 +362,9 @@ class Jobs:
         return told if isinstance(told, dict) else {}
 
     async def _committed_lag(self, key: Key, spec: JobSpec) -> dict[str, Any]:
-        """The lag by the offsets that are committed, of a job whose driver does not tell it (yet); {}: not known."""
+        """Return the lag by the committed offsets, for a job whose driver does not report it (yet); {} if it is
+        unknown.
+        """
         where = bootstrap(spec.cluster_ref.name, spec.cluster_ref.namespace or key.namespace)
         records, behind_since_ms = 0, float("inf")
         try:
@@ -372,18 +382,19 @@ class Jobs:
         seconds = max(0.0, time.time() - behind_since_ms / 1000) if records and behind_since_ms < float("inf") else 0.0
         return {"lagRecords": records, "lagSeconds": round(seconds, 1)}
 
-    async def _clear_away(self, objects: JobObjects, seen: Seen) -> None:
-        """Executors that have ended: a driver whose container started again does not know them."""
+    async def _delete_ended_executors(self, objects: JobObjects, seen: Seen) -> None:
+        """Delete executors that have ended: a driver whose container was restarted does not know them."""
         for pod in seen.executors:
             if is_over(pod):
                 meta = pod["metadata"]
                 why = why_not_ready(pod)
-                if "OOMKilled" in why or "Evicted" in why:  # else the driver ended it, or says itself what went wrong
+                # For other causes the driver ended the executor, or reports the failure itself.
+                if "OOMKilled" in why or "Evicted" in why:
                     await self._reporter.tell(objects, "ExecutorFailed", f"{meta['name']}: {why}", warning=True)
                 await self._kube.delete("v1", "Pod", meta["namespace"], meta["name"], uid=meta["uid"])
 
     async def _end_runs(self, seen: Seen) -> None:
-        """Those of a schedule that is suspended, which only keeps further ones from beginning."""
+        """Delete active runs of a suspended schedule: suspending only prevents new runs."""
         if seen.workload is None or seen.workload["kind"] != "CronJob":
             return
         for run in seen.workload.get("status", {}).get("active") or []:
@@ -393,7 +404,7 @@ class Jobs:
             )
 
     async def _tell(self, key: Key, objects: JobObjects, seen: Seen) -> None:
-        """Events of what is new: the driver began again, executors were asked for or given back."""
+        """Record events: the driver was restarted, the number of executors was changed."""
         if seen.driver is None:
             return
         before = self._known.get(key)

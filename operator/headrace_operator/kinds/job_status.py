@@ -1,14 +1,14 @@
-"""What is said of a StreamJob, from what its objects show and its driver tells. Pure.
+"""The status of a StreamJob, from its objects and its driver's report. Pure.
 
-A driver tells of its queries over HTTP while it runs (headrace_spark.job.progress), and leaves its last word as its
-container's termination message (headrace_spark.job.ends), where it is found after it has ended. States:
+A driver reports its queries over HTTP while it runs (headrace_spark.job.progress), and leaves its last report as its
+container's termination message (headrace_spark.job.ends), which is read after it has ended. States:
 
     Suspended   by spec.suspend
-    Starting    no query runs yet: the pod is on its way, or the driver waits for a stream, a topic, Java
+    Starting    no query runs yet: the pod is not ready, or the driver waits for a stream, a topic, Java
     Running     queries run
-    Failed      the last run failed; a driver that runs on, and a Job with tries left, start again
-    Scheduled   until the next run of a schedule
-    Done        a Job that is through
+    Failed      the last run failed; a continuous driver, and a Job with tries left, start again
+    Scheduled   between two runs of a schedule
+    Done        a finished Job
 """
 
 import json
@@ -23,50 +23,50 @@ from headrace_operator.kinds.causes import why_hopeless
 from headrace_operator.specs import JobSpec
 from headrace_operator.status import Condition, instant
 
-_ENDS: Final = {"failed": "QueryFailed", "wrong": "JobWrong", "absent": "NotThere", "stopped": "Stopped"}
-"""Reasons, by the driver's own word."""
+_REASONS: Final = {"failed": "QueryFailed", "wrong": "JobWrong", "absent": "NotThere", "stopped": "Stopped"}
+"""The reason of a condition, by the kind of end that the driver reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A job's objects as they are now."""
+    """The observed state of a job's objects."""
 
     workload: Manifest | None = None
     driver: Manifest | None = None
-    """The newest."""
+    """The newest driver's pod."""
     executors: Sequence[Manifest] = ()
     told: Mapping[str, Any] = field(default_factory=dict)
-    """What the driver answers; {}: it does not."""
+    """The driver's status; {} if it does not answer."""
     cause: str = ""
-    """Why there is no driver, or it does not run, beyond what its own status says."""
+    """Why there is no driver, or why it does not run, beyond what its own status says."""
     definition: str = ""
-    """The digest of what the driver is to run; "": whatever it runs."""
+    """The digest of what the driver is to run; "" if any definition is accepted."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the driver runs what the job asks for by now."""
+        """Whether the driver runs what the job asks for now."""
         known = ((self.driver or {"metadata": {}})["metadata"].get("annotations") or {}).get(DEFINITION)
         return not self.definition or known in (None, self.definition)
 
 
 def newest_driver(pods: Sequence[Manifest]) -> Manifest | None:
-    """Of a job's pods."""
+    """Return the newest driver among a job's pods; None if there is none."""
     drivers = [pod for pod in pods if _label(pod, "app.kubernetes.io/component") == "job-driver"]
     return max(drivers, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default=None)
 
 
 def executors(pods: Sequence[Manifest]) -> list[Manifest]:
-    """Of a job's pods."""
+    """Return the executors among a job's pods."""
     return [pod for pod in pods if _label(pod, "spark-role") == "executor"]
 
 
 def is_over(pod: Manifest) -> bool:
-    """Whether a pod has run and will not again."""
+    """Return whether a pod has ended and will not run again."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def last_word(driver: Manifest | None) -> Mapping[str, Any]:
-    """What a driver said when it ended last; {}: it has not, or could not."""
+    """Return what a driver reported when it last ended; {} if it has not ended, or reported nothing."""
     ended = _terminated(driver)
     try:
         found = json.loads(ended.get("message") or "null")
@@ -76,17 +76,17 @@ def last_word(driver: Manifest | None) -> Mapping[str, Any]:
 
 
 def restarts(driver: Manifest | None) -> int:
-    """How often the driver's container has been started again."""
+    """Return how often the driver's container has been restarted."""
     return sum(int(each.get("restartCount", 0)) for each in _containers(driver))
 
 
 def why_ended(driver: Manifest | None) -> tuple[str, str] | None:
-    """(reason, message) of the end of a driver's last run; None: it has not ended, or ended well."""
+    """Return (reason, message) of the end of a driver's last run; None if it has not ended, or ended well."""
     ended = _terminated(driver)
     if not ended or ended.get("exitCode") == 0:
         return None
     word = last_word(driver)
-    if ended.get("reason") == "OOMKilled":  # what it said last is only what that looked like from within
+    if ended.get("reason") == "OOMKilled":  # the driver's own report is only a symptom
         said = f"; its last words: {word['failure']}" if word.get("failure") else ""
         code = ended.get("exitCode", "?")
         return (
@@ -94,20 +94,20 @@ def why_ended(driver: Manifest | None) -> tuple[str, str] | None:
             f"the driver needed more memory than its limit: raise driver.memory (exit code {code}){said}",
         )
     if word.get("failure"):
-        return _ENDS.get(str(word.get("end")), "QueryFailed"), str(word["failure"])
+        return _REASONS.get(str(word.get("end")), "QueryFailed"), str(word["failure"])
     reason = str(ended.get("reason") or "Error")
     return reason, f"the driver ended with exit code {ended.get('exitCode', '?')} ({reason}), and said nothing"
 
 
 def judge(spec: JobSpec, seen: Seen) -> tuple[str, list[Condition]]:
-    """The state, and the conditions."""
+    """Return the state and the conditions."""
     found = [Condition("Reconciled", True, "AsAsked")]
     if spec.suspend:
         return "Suspended", [*found, Condition("Running", False, "Suspended", "spec.suspend is set")]
     if not seen.is_current and seen.driver is not None and not is_over(seen.driver):
         text = f"{seen.driver['metadata']['name']} still runs what was asked for before"
         return "Starting", [*found, Condition("Running", False, "Starting", text)]
-    if seen.told.get("state") in ("Running", "Done"):  # done, and about to end
+    if seen.told.get("state") in ("Running", "Done"):  # Done: the driver is about to end
         return "Running", [*found, Condition("Running", True, "Running")]
     end = end_of(seen.workload)
     if end == "Done":
@@ -123,14 +123,14 @@ def judge(spec: JobSpec, seen: Seen) -> tuple[str, list[Condition]]:
     if failure is not None:
         return "Failed", [*found, Condition("Running", False, *failure)]
     stuck = why_hopeless(seen.driver) if seen.driver is not None else seen.cause
-    text = "; ".join(filter(None, (_why_not_yet(seen.driver), seen.cause if seen.cause not in stuck else "")))
+    text = "; ".join(filter(None, (_startup_state(seen.driver), seen.cause if seen.cause not in stuck else "")))
     if stuck and seen.driver is None:
         text = f"{text}: {stuck}" if stuck not in text else text
     return "Starting", [*found, Condition("Running", False, "PodsCannotRun" if stuck else "Starting", text)]
 
 
 def figures(spec: JobSpec, state: str, seen: Seen, *, name: str, namespace: str) -> dict[str, Any]:
-    """For the status; None: not known, or nothing to say."""
+    """Return the fields of the status; None for a field that is unknown or does not apply."""
     told = seen.told or (last_word(seen.driver) if state in ("Done", "Failed", "Scheduled") else {})
     running = [pod for pod in seen.executors if pod.get("status", {}).get("phase") == "Running"]
     progress = told.get("last_progress_ms")
@@ -152,7 +152,7 @@ def figures(spec: JobSpec, state: str, seen: Seen, *, name: str, namespace: str)
 
 
 def end_of(workload: Manifest | None) -> str | None:
-    """Done or Failed, where a workload is over for good."""
+    """Return "Done" or "Failed" if a workload has finally ended; else None."""
     workload = workload or {}
     match workload.get("kind"):
         case "Job":
@@ -166,8 +166,8 @@ def end_of(workload: Manifest | None) -> str | None:
             return None
 
 
-def _why_not_yet(driver: Manifest | None) -> str:
-    """What a driver that runs no query yet is doing."""
+def _startup_state(driver: Manifest | None) -> str:
+    """Return what a driver that runs no query yet is doing."""
     if driver is None:
         return "there is no driver yet"
     for each in driver.get("status", {}).get("conditions", []):
@@ -187,7 +187,7 @@ def _containers(driver: Manifest | None) -> Sequence[Mapping[str, Any]]:
 
 
 def _terminated(driver: Manifest | None) -> Mapping[str, Any]:
-    """How the driver's container ended last."""
+    """Return how the driver's container last ended; {} if it has not."""
     for each in _containers(driver):
         found = each.get("state", {}).get("terminated") or each.get("lastState", {}).get("terminated")
         if found:

@@ -1,8 +1,8 @@
-"""The reconcile that Volumes, Streams, Topics and ReplicationLinks share: the cluster's own admin calls make them so.
+"""The reconcile that Volumes, Streams, Topics, StreamUsers and ReplicationLinks share, by the cluster's admin calls.
 
-All go the same way: find the cluster, see what is there, create or change it, report the outcome. A resource that is
-deleted with `reclaimPolicy: Delete` is deleted in the cluster too, by a finalizer that gives up when the cluster is
-gone.
+All follow the same steps: find the cluster, read the present state, create or change it, report the outcome. A resource
+that is deleted with `reclaimPolicy: Delete` is deleted in the cluster too, by a finalizer that gives up when the
+cluster is gone.
 """
 
 import asyncio
@@ -32,10 +32,14 @@ FIGURES_AGAIN_S: Final = 60.0
 END_AGAIN_S: Final = 5.0
 EARLY_S: Final = 2.0
 ENDING_S: Final = 3.0
-"""So long what is to be deleted with its namespace may take; then there is no time left (kinds.finalizers)."""
+"""Seconds for the deletion in the cluster when the resource's namespace is being deleted; more time is not left
+(kinds.finalizers).
+"""
 AGAIN_EACH_S: Final = 0.05
 FIGURES_EACH_S: Final = 0.3
-"""For each resource of a kind: with thousands of them each is looked at less often, and the operator stays idle."""
+"""Seconds between two looks, for each resource of a kind: with thousands of resources each is looked at less often, and
+the operator stays idle.
+"""
 TYPES: Final = ("Reconciled", "Usable")
 FINAL: Final = frozenset(
     {
@@ -47,7 +51,7 @@ FINAL: Final = frozenset(
         Code.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Refusals that the same request meets again."""
+"""Error codes that the same request would get again."""
 
 S = TypeVar("S", VolumeSpec, StreamSpec, TopicSpec, LinkSpec, UserSpec)
 Figures = Mapping[str, Any]
@@ -56,12 +60,12 @@ Wake = Callable[[Collection[Key]], None]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What came of it. `problem`: why it is of no use yet, though it is as asked."""
+    """The outcome of a reconcile. `problem`: why the result is not usable yet, though it is as asked."""
 
     figures: Figures
     problem: str = ""
     conditions: Sequence[Condition] = ()
-    """Beside those that all kinds have."""
+    """Conditions in addition to those that all kinds have."""
 
 
 class Kind(ABC, Generic[S]):
@@ -70,7 +74,7 @@ class Kind(ABC, Generic[S]):
     name: ClassVar[str]
     types: ClassVar[Sequence[str]] = TYPES
     aside: ClassVar[Sequence[str]] = ()
-    """Those of `types` that Ready does not sum up."""
+    """Those of `types` that Ready does not depend on."""
     spec: type[S]
 
     def __init__(
@@ -84,7 +88,7 @@ class Kind(ABC, Generic[S]):
         wake: Wake = lambda _keys: None,
         routes: Routes | None = None,
     ) -> None:
-        """`wake`: is called with resources that waited for what has been made. `routes`: by which `admin` asks."""
+        """`wake`: called with resources that waited for what was created. `routes`: how `admin` reaches clusters."""
         self._routes = routes
         self._wake = wake
         self._kube = kube
@@ -123,7 +127,7 @@ class Kind(ABC, Generic[S]):
             check_oldest(self._cache, self._index, body)
             made: Made = await self._make(bootstrap, body, spec)
         except Unresolved as error:
-            return [error.condition], {}, None  # the index calls again when that changes
+            return [error.condition], {}, None  # the index triggers a reconcile when that changes
         except KafkaError as error:
             again = self._again(FIGURES_AGAIN_S, FIGURES_EACH_S) if error.code in FINAL else AGAIN_S
             return [Condition("Reconciled", False, "Refused", str(error))], {}, again
@@ -139,7 +143,7 @@ class Kind(ABC, Generic[S]):
         return [Condition("Reconciled", True, "AsAsked"), usable, *made.conditions], made.figures, again
 
     def _is_early(self, body: Body, spec: S) -> bool:
-        """Whether nobody has looked yet, since the operator began, how the cluster is to be asked."""
+        """Return whether it is not known yet, since the operator started, how the cluster is reached."""
         key = cluster_key(body, spec.cluster_ref)
         found = self._cache.get(key)
         if self._routes is None or found is None or found["metadata"].get("deletionTimestamp"):
@@ -147,16 +151,18 @@ class Kind(ABC, Generic[S]):
         security = (found.get("spec") or {}).get("security") or {}
         return bool(security.get("enabled")) and not self._routes.is_known(key.namespace, key.name)
 
-    # --- of each kind
+    # --- per kind
 
     @abstractmethod
     async def _make(self, bootstrap: str, body: Body, spec: S) -> Made:
-        """Have it be so. Raises HeadraceError, and Unresolved for what asking again does not change."""
+        """Create or change the object in the cluster. Raises HeadraceError, and Unresolved for faults that a retry does
+        not change.
+        """
 
     async def _unmake(self, bootstrap: str, body: Body, spec: S) -> None:
-        """Have it be gone. Raises HeadraceError."""
+        """Delete the object in the cluster. Raises HeadraceError."""
 
-    # --- inside
+    # --- internals
 
     def _deletes(self, spec: Spec) -> bool:
         return getattr(spec, "reclaim_policy", "Retain") == "Delete"
@@ -166,7 +172,8 @@ class Kind(ABC, Generic[S]):
 
     async def _end(self, body: Body, spec: S) -> float | None:
         if FINALIZER in (body["metadata"].get("finalizers") or []):
-            why = await self._taken_away(body, spec) if self._deletes(spec) and not is_leaving(self._cache) else ""
+            wanted = self._deletes(spec) and not is_leaving(self._cache)
+            why = await self._delete_in_cluster(body, spec) if wanted else ""
             if why and is_ending(self._cache, body["metadata"]["namespace"]):
                 await self._kube.tell(body, reason="NotDeleted", message=f"left in the cluster: {why}", warning=True)
             elif why:
@@ -179,8 +186,10 @@ class Kind(ABC, Generic[S]):
         self._reporter.forget(body["metadata"]["uid"])
         return None
 
-    async def _taken_away(self, body: Body, spec: S) -> str:
-        """Why it is to be tried again; "": it is gone, or nobody is there who could delete it."""
+    async def _delete_in_cluster(self, body: Body, spec: S) -> str:
+        """Delete the object in the cluster; return why that must be retried, or "" if it is gone or cannot be deleted
+        by anybody.
+        """
         ending = is_ending(self._cache, body["metadata"]["namespace"])
         try:
             _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
@@ -190,7 +199,7 @@ class Kind(ABC, Generic[S]):
         except TimeoutError:
             return f"no answer within {ENDING_S:g} s"
         except Unresolved:
-            return ""  # with its cluster gone, or an older one there, nothing is left to delete
+            return ""  # the cluster is gone, or an older resource owns the object: nothing to delete
         except KafkaError as error:
             if error.code not in FINAL:
                 return str(error)

@@ -1,15 +1,15 @@
-"""ReplicationLinks: a link of the target's cluster made as declared, looked after, and deleted.
+"""ReplicationLinks: creates, checks, changes and deletes links of the target's cluster as declared.
 
-The link is the cluster's own, and copies with or without an operator. It is made and changed by admin calls at the
-target; of what these make there all is compared first, and only what differs is sent. What is not shown, the values
-of the credentials, is sent when the Secret is another version than the one that was sent last, for each direction.
+The link is the cluster's own, and copies with or without an operator. It is created and changed by admin calls at the
+target; the present link is read first, and only differences are sent. The values of credentials, which cannot be read,
+are sent when the Secret's version differs from the one that was sent last, for each direction.
 
 1. Deleting the resource deletes the link, unless `reclaimPolicy` is Retain; what was copied stays in either case.
-2. Calls for which a cluster asks the source take as long as the source does: few at a time, so that sources that are
-   silent keep nobody else waiting.
-3. Nothing of a Secret is in a status, an event or a log.
-4. That the source has a link which copies from here is noted in the status before it is made, and until it is known to
-   be gone: so a pass that ends midway leaves none behind, and no source is asked about one that never was.
+2. Calls for which a cluster contacts the source take as long as the source does. Only a few run at a time, so that
+   silent sources do not delay other links.
+3. No part of a Secret appears in a status, an event or a log.
+4. A link of the source that copies from here is noted in the status before it is created, and until it is known to be
+   gone: so an interrupted reconcile leaves no such link behind, and no source is asked about a link that never existed.
 """
 
 import random
@@ -53,30 +53,30 @@ __all__ = ["Links"]
 
 LOOK_S: Final = 30.0
 SOON_S: Final = 5.0
-"""While nobody knows yet whether the source answers, or does so still."""
+"""Seconds between two looks while it is not known whether the source answers, or still answers."""
 TROUBLED_S: Final = 10.0
-"""While the source is away, or has more than is here: people wait for that to end."""
+"""Seconds between two looks while the source is unreachable or the link lags: people wait for the end of that."""
 LOOK_EACH_S: Final = 0.1
-"""For each link: with hundreds of them each is looked at less often."""
+"""Seconds between two looks, for each link: with hundreds of links each is looked at less often."""
 PATIENCE_S: Final = 45.0
 AT_ONCE: Final = 2
-"""Calls under way for which a source is asked."""
+"""Most concurrent calls for which a source is contacted."""
 IN_TURN_S: Final = 3.0
 WITHOUT_WORDS: Final = frozenset({"link", "state", "lagRecords", "lagBytes", "lagSeconds", "groups", "partitions"})
-"""Figures of a status."""
+"""Status fields without free text, which might quote a secret."""
 MOST_COUNTED: Final = 1000
-"""Topics of a stream whose homes are counted."""
+"""Most topics of a stream whose homes are counted."""
 VERSIONS: Final = ("credentialsVersion", "reverseCredentialsVersion")
-"""Of a status: the credentials that were sent last."""
+"""Status fields with the versions of the credentials that were sent last."""
 ROOM: Final = 100
-"""Resources that are gone, and about which something is remembered."""
+"""Deleted resources about which something may be remembered."""
 SILENT: Final = frozenset({Code.BROKER_NOT_AVAILABLE, Code.REQUEST_TIMED_OUT})
 NO_METHOD: Final = "there is no method"
-"""How a cluster of a version without links answers."""
+"""Part of the error of a cluster whose version has no links."""
 
 
 class _InTurn(Exception):
-    """Something else comes first; `noted`: figures to be written before it goes on."""
+    """Another step or link comes first. `noted`: status fields to be written before the reconcile continues."""
 
     def __init__(self, why: str, **noted: Any) -> None:
         super().__init__(why)
@@ -84,7 +84,7 @@ class _InTurn(Exception):
 
 
 class Links(Kind[LinkSpec]):
-    """ReplicationLink."""
+    """Reconciles ReplicationLinks."""
 
     name = "ReplicationLink"
     spec = LinkSpec
@@ -92,15 +92,16 @@ class Links(Kind[LinkSpec]):
     aside = ASIDE
 
     def __init__(self, **common: Any) -> None:
-        """As Kind."""
+        """Takes the arguments of Kind."""
         super().__init__(**common)
         self._asks = Asking(kube=self._kube, cache=self._cache, index=self._index)
         self._asking = 0
         self._sent: dict[str, tuple[str, str]] = {}
         """The versions of the credentials that were sent last, the link's own and the reverse ones, by the resource's
-        uid."""
+        uid.
+        """
         self._homes: dict[str, Homes] = {}
-        """By the resource's uid."""
+        """The topics' homes as last counted, by the resource's uid."""
 
     async def _advance(self, body: Body, spec: LinkSpec) -> tuple[list[Condition], Figures, float | None]:
         before = body.get("status") or {}
@@ -129,18 +130,17 @@ class Links(Kind[LinkSpec]):
             is_told = before.get("observedGeneration") == body["metadata"]["generation"]
             return kept(before) if is_told else [waits], first.noted, IN_TURN_S * random.uniform(0.5, 1.5)
         except Unheard as error:
-            return [error.condition], await self._as_it_is(body, spec), self._again(AGAIN_S, AGAIN_EACH_S)
+            return [error.condition], await self._running_figures(body, spec), self._again(AGAIN_S, AGAIN_EACH_S)
         except Unresolved as error:  # the index calls again when that changes
-            runs_on = await self._as_it_is(body, spec)
+            runs_on = await self._running_figures(body, spec)
             return [error.condition], runs_on, self._again(LOOK_S, LOOK_EACH_S) if runs_on else None
         except HeadraceError as error:
             return _failed(error, credentials), {}, self._again_after(error)
         return conditions, found, again
 
-    async def _as_it_is(self, body: Body, spec: LinkSpec) -> Figures:
-        """Of a link that runs on while it cannot be said what it is to be: its source is no resource any more, or such.
-
-        Without what it says in words, of which nobody knows here whether a part is secret.
+    async def _running_figures(self, body: Body, spec: LinkSpec) -> Figures:
+        """Return the status fields of a link that runs on while its resource cannot be resolved, for example because
+        its source's resource was deleted. Free text is left out: it is not known here whether a part of it is secret.
         """
         try:
             _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
@@ -153,19 +153,20 @@ class Links(Kind[LinkSpec]):
         return {name: value for name, value in figures(shown, spec).items() if name in WITHOUT_WORDS}
 
     def _next_look(self, shown: Shown, conditions: Sequence[Condition]) -> float:
-        """More often where something is about to become otherwise."""
+        """Return the seconds until the next look: fewer while a change is expected."""
         state = shown["state"]
         if state == "Connecting" and not any(each.type == "Connected" and each.ok is False for each in conditions):
             return self._again(SOON_S, AGAIN_EACH_S)
         return self._again(TROUBLED_S if state in ("Connecting", "CatchingUp") else LOOK_S, LOOK_EACH_S)
 
     def _again_after(self, error: HeadraceError | None) -> float:
-        """What the same call would meet again waits for longer."""
+        """Return the seconds until a retry: more if the same call would fail again."""
         final = isinstance(error, KafkaError) and error.code in (*FINAL, Code.CLUSTER_AUTHORIZATION_FAILED)
         return self._again(FIGURES_AGAIN_S if final else AGAIN_S, FIGURES_EACH_S if final else AGAIN_EACH_S)
 
     async def _report(self, body: Body, conditions: Sequence[Condition], figures: Figures) -> None:
-        """Then tell of what has become otherwise, for which there is one time: what is told is in the status."""
+        """Write the status, then post an event for each change: it is posted once, as the status then holds the change.
+        """
         await super()._report(body, conditions, figures)
         if body["metadata"].get("deletionTimestamp"):
             return
@@ -174,12 +175,14 @@ class Links(Kind[LinkSpec]):
             await self._kube.tell(body, reason=turn.reason, message=turn.message, warning=turn.warning)
 
     async def _make(self, bootstrap: str, body: Body, spec: LinkSpec) -> Made:
-        raise NotImplementedError  # _advance does it its own way
+        raise NotImplementedError  # this kind overrides _advance
 
-    # --- what is made
+    # --- creation and changes
 
     async def _made(self, asked: Asked, body: Body, spec: LinkSpec) -> tuple[Shown | None, HeadraceError | None]:
-        """The link as it is then, and what could not be done of it. Raises HeadraceError, Unresolved, _InTurn."""
+        """Create or change the link; return it, and the error that kept it from being as asked. Raises HeadraceError,
+        Unresolved, _InTurn.
+        """
         shown = await self._shown(asked.bootstrap, asked.name)
         if is_new := shown is None:
             await self._await_stream(asked, body, spec)
@@ -196,7 +199,7 @@ class Links(Kind[LinkSpec]):
             )
         self._note_reverse(body, asked.both or shown["direction"] == "both")
         seen, problem = shown, None
-        if spec.paused and shown["state"] != "Paused":  # at once, whatever the source says
+        if spec.paused and shown["state"] != "Paused":  # pause at once, whether or not the source answers
             shown = await self._admin.call(asked.bootstrap, "link.pause", {"name": asked.name})
         try:
             shown = await self._altered(asked, body, shown)
@@ -206,18 +209,18 @@ class Links(Kind[LinkSpec]):
             problem = error
         if not spec.paused and shown["state"] == "Paused":
             shown = await self._admin.call(asked.bootstrap, "link.resume", {"name": asked.name})
-        if shown is not seen or is_new:  # what makes or changes it does not tell all
+        if shown is not seen or is_new:  # the answers to creation and changes are incomplete
             shown = await self._shown(asked.bootstrap, asked.name) or shown
         return shown, problem
 
     def _note_reverse(self, body: Body, there: bool) -> None:
-        """Raises _InTurn where there is, or will be, a link of the source's that is not noted yet."""
+        """Raise _InTurn if the source has, or will have, a link that is not noted in the status yet."""
         if there and not _has_reverse(body):
-            self._reporter.forget(body["metadata"]["uid"])  # figures wait for a minute
+            self._reporter.forget(body["metadata"]["uid"])  # otherwise status fields would wait for a minute
             raise _InTurn("it is noted first that the source copies from here too", reverseLink=True)
 
     async def _shown(self, bootstrap: str, name: str) -> Shown | None:
-        """None: there is no such link."""
+        """Return the link as the cluster shows it; None if there is no such link."""
         try:
             found: Shown = await self._admin.call(bootstrap, "link.show", {"name": name})
         except KafkaError as error:
@@ -231,7 +234,7 @@ class Links(Kind[LinkSpec]):
         return found
 
     async def _await_stream(self, asked: Asked, body: Body, spec: LinkSpec) -> None:
-        """A Stream that is declared comes first: a link would make it with the source's policy."""
+        """Raise Unheard until a declared Stream exists: a link would create the stream with the source's policy."""
         stream = self._asks.declared(body)
         if stream is None:
             return
@@ -266,7 +269,8 @@ class Links(Kind[LinkSpec]):
         status = body.get("status") or {}
         known, known_reverse = self._sent.get(body["metadata"]["uid"]) or [status.get(name, "") for name in VERSIONS]
         given, reverse = asked.given, asked.reverse
-        again = "source" in changes and bool(given.credentials)  # those kept are sent to no new address
+        # A cluster does not send the credentials that it holds to a new address.
+        again = "source" in changes and bool(given.credentials)
         if again or known != given.version or sorted(given.credentials) != sorted(shown.get("credentials") or []):
             changes["credentials"] = dict(given.credentials)
         again = bool(changes.keys() & {"bootstrap", "direction"}) and bool(reverse.credentials)
@@ -292,10 +296,10 @@ class Links(Kind[LinkSpec]):
         return dict(changed)
 
     async def _drop_reverse(self, asked: Asked, body: Body, spec: LinkSpec) -> None:
-        """The source copies from here no longer. Raises KafkaError where that is to be tried again, _InTurn."""
+        """Delete the source's link that copies from here. Raises KafkaError if that must be retried, _InTurn."""
         try:
             async with self._asking_a_source():
-                left = await self._dropped(asked.source_bootstrap, asked.name, asked.reach, spec)
+                left = await self._delete_reverse(asked.source_bootstrap, asked.name, asked.reach, spec)
         except HeadraceError as error:
             code = error.code if isinstance(error, KafkaError) else Code.BROKER_NOT_AVAILABLE
             raise KafkaError(code, f"the source's link {asked.name} still copies from here: {error}") from error
@@ -304,14 +308,14 @@ class Links(Kind[LinkSpec]):
 
     def _note_sent(self, body: Body, asked: Asked) -> None:
         self._sent[body["metadata"]["uid"]] = asked.given.version, asked.reverse.version
-        if len(self._sent) > ROOM + 2 * self._cache.count(self.name):  # some go without a word
+        if len(self._sent) > ROOM + 2 * self._cache.count(self.name):  # some resources disappear without notice
             left = {each["metadata"]["uid"] for each in self._cache.all(self.name)}
             self._sent = {uid: version for uid, version in self._sent.items() if uid in left}
             self._homes = {uid: homes for uid, homes in self._homes.items() if uid in left}
 
     @asynccontextmanager
     async def _asking_a_source(self) -> AsyncIterator[None]:
-        """Raises _InTurn where enough are."""
+        """Count a call that contacts a source. Raises _InTurn if too many run already."""
         if self._asking >= AT_ONCE:
             raise _InTurn("the sources of other links are asked first")
         self._asking += 1
@@ -321,7 +325,9 @@ class Links(Kind[LinkSpec]):
             self._asking -= 1
 
     async def _stream(self, asked: Asked, body: Body, spec: LinkSpec) -> dict[str, Any]:
-        """Have the copy live for as long as is asked; how many topics it has, and how many of them are at home here."""
+        """Set the copy's time to live; return the status fields with the number of its topics, and of those at home
+        here.
+        """
         shown = await self._admin.call(asked.bootstrap, "stream.show", {"path": spec.target.stream})
         if spec.target.ttl is not None and shown["ttl_ms"] != (ttl_ms := milliseconds(spec.target.ttl)):
             changes = {"path": spec.target.stream, "changes": {"ttl_ms": ttl_ms}}
@@ -350,14 +356,14 @@ class Links(Kind[LinkSpec]):
             if after is None or here + elsewhere > MOST_COUNTED:
                 return Homes(here, elsewhere, taken)
 
-    # --- what is unmade
+    # --- deletion
 
     async def _unmake(self, bootstrap: str, body: Body, spec: LinkSpec) -> None:
         name = spec.name or body["metadata"]["name"]
         shown = await self._shown(bootstrap, name)
         if shown is not None:
             if (shown["stream"], shown["source_stream"]) != (spec.target.stream, spec.source.stream):
-                return  # somebody else's
+                return  # not this resource's link
             await self._admin.call(bootstrap, "link.delete", {"name": name})
         if spec.mode == "MultiHome" or _has_reverse(body):
             reach = [] if shown is None else list(shown.get("bootstrap") or [])
@@ -365,24 +371,23 @@ class Links(Kind[LinkSpec]):
         self._forget(body)
 
     async def _end_reverse(self, reach: Sequence[str], name: str, body: Body, spec: LinkSpec) -> None:
-        """Once: the resource does not wait for a source that is silent."""
+        """Try once to delete the source's link: the deletion of the resource does not wait for a silent source."""
         where = None
         if spec.source.cluster_ref is not None:
             try:
                 _, _, where = resolve(self._cache, body, spec.source.cluster_ref)
             except Unresolved:
-                return  # with that cluster its links have gone
+                return  # the cluster is gone, and its links with it
         try:
-            left = await self._dropped(where, name, reach, spec)
+            left = await self._delete_reverse(where, name, reach, spec)
         except HeadraceError as error:
             left = str(error)
         if left:
             await self._tell_left(body, name, left)
 
-    async def _dropped(self, where: str | None, name: str, target: Sequence[str], spec: LinkSpec) -> str:
-        """Delete the link of the source that copies from here; why that is for somebody else to do, "": it is gone.
-
-        Raises HeadraceError where the source does not answer, or refuses.
+    async def _delete_reverse(self, where: str | None, name: str, target: Sequence[str], spec: LinkSpec) -> str:
+        """Delete the source's link that copies from here; return why that is left to a person, or "" if it is gone.
+        Raises HeadraceError if the source does not answer, or refuses.
         """
         if where is None:
             return "it is not known here how to ask it"
@@ -411,12 +416,12 @@ class Links(Kind[LinkSpec]):
 
 
 def _has_reverse(body: Body) -> bool:
-    """Whether the source may have a link that copies from here, as far as was noted."""
+    """Return whether the source may have a link that copies from here, according to the status."""
     return bool((body.get("status") or {}).get("reverseLink"))
 
 
 def _failed(error: HeadraceError | None, credentials: Sequence[Mapping[str, str]]) -> list[Condition]:
-    """What a refusal comes to: Reconciled first."""
+    """Return the conditions of an error, Reconciled first."""
     text = _without(str(error), credentials)
     if not isinstance(error, KafkaError):
         return [Condition("Reconciled", False, "NoAnswer", text)]

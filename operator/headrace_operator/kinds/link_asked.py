@@ -1,4 +1,4 @@
-"""What a ReplicationLink asks for, in its cluster's words: clusters and Streams looked up, the Secret read. Asks no
+"""Resolves a ReplicationLink to a cluster's parameters: looks up clusters and Streams, and reads Secrets. Calls no
 cluster, and changes nothing.
 """
 
@@ -18,38 +18,38 @@ from headrace_operator.specs import LinkSpec, UserRef, milliseconds, quantity
 
 
 class Unheard(Unresolved):
-    """What no event tells of: it is looked for again."""
+    """A fault whose end no event reports: it is checked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Credentials, out of a Secret."""
+    """Credentials from a Secret."""
 
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     version: str = ""
-    """Of the Secret; "": there is none."""
+    """The Secret's name and version; "" if there is none."""
     where: str = ""
-    """Of a StreamUser's Secret: where its cluster is reached."""
+    """The bootstrap address in a StreamUser's Secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the resource comes to, in the cluster's words."""
+    """The resource's link in the cluster's parameters."""
 
     bootstrap: str
-    """Of the target's cluster."""
+    """The target cluster's bootstrap address."""
     name: str
     source: Sequence[str]
     source_bootstrap: str | None
-    """Where the source's own admin calls go; None: the source is no StreamCluster here."""
+    """The address for admin calls to the source; None if the source is no StreamCluster here."""
     reach: Sequence[str]
-    """The target's addresses, as the source reaches them; none are known: []."""
+    """The target's addresses, as the source reaches them; [] if none are known."""
     given: Given
-    """As whom the source is read."""
+    """The credentials with which the source is read."""
     reverse: Given
-    """As whom the source copies from here."""
+    """The credentials with which the source copies from here."""
     fields: Mapping[str, Any]
-    """What `link.alter` can change, but for the credentials."""
+    """The parameters that `link.alter` can change, without the credentials."""
 
     @property
     def both(self) -> bool:
@@ -58,7 +58,7 @@ class Asked:
 
 
 class Asking:
-    """Over all ReplicationLinks."""
+    """Resolves all ReplicationLinks."""
 
     def __init__(self, *, kube: Kube, cache: Cache, index: Index) -> None:
         self._kube = kube
@@ -66,7 +66,7 @@ class Asking:
         self._index = index
 
     async def resolved(self, body: Body, spec: LinkSpec) -> Asked:
-        """Raises Unresolved, and KafkaError for what cannot be read."""
+        """Return the resolved link. Raises Unresolved, and KafkaError for addresses that cannot be parsed."""
         cluster, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
         check_oldest(self._cache, self._index, body)
         self._check_ttl(body, spec)
@@ -110,7 +110,7 @@ class Asking:
         )
 
     async def _given(self, body: Body, user: UserRef | None, secret_name: str | None) -> Given:
-        """What a StreamUser or a Secret beside the resource gives. Raises Unheard."""
+        """Return the credentials from a StreamUser or a Secret beside the resource. Raises Unheard."""
         name = secret_name if user is None else self._secret_of(body, user.name)
         if name is None:
             return Given()
@@ -131,7 +131,7 @@ class Asking:
         return str((found.get("spec") or {}).get("secretName") or user)
 
     def declared(self, body: Body) -> Body | None:
-        """The Stream that declares the target's path."""
+        """Return the Stream that declares the target's path; None if there is none."""
         for key in self._index.streams_around(key_of(body)):
             found = self._cache.get(key)
             if found is not None and is_allowed(self._cache, found):
@@ -139,7 +139,9 @@ class Asking:
         return None
 
     def _check_ttl(self, body: Body, spec: LinkSpec) -> None:
-        """Two resources that want another time to live of one stream would change it for ever. Raises Unresolved."""
+        """Check that no older resource sets another time to live of the same stream: the two would overwrite each other
+        for ever. Raises Unresolved.
+        """
         if spec.target.ttl is None:
             return
         stream = self.declared(body)
@@ -157,5 +159,5 @@ class Asking:
 
 
 def addresses(text: str) -> list[str]:
-    """As a cluster writes them; none for "". Raises KafkaError."""
+    """Return the addresses as a cluster writes them; [] for "". Raises KafkaError."""
     return [str(each) for each in parse_addresses([text])] if text else []

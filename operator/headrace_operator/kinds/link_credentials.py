@@ -1,8 +1,8 @@
 """The credentials Secret of a ReplicationLink, as client properties. Pure.
 
-A Secret has one entry `client.properties`, as StreamUser makes it, or an entry for each property; both together are
-read too, and an entry counts more than a line. Nothing of a value is in any message, and nothing of a line whose name
-does not look like a property: it may be part of a key.
+A Secret has one entry `client.properties`, as StreamUser creates it, or an entry for each property; with both, an entry
+overrides a line. No message quotes a value, or a line whose name does not look like a property: it may be part of a
+key.
 """
 
 import base64
@@ -18,24 +18,26 @@ FILE: Final = "client.properties"
 OF_A_USER: Final = frozenset(
     {"bootstrap", "user", "password", "user.crt", "user.key", "user.pem", "ca.crt", "java.properties"}
 )
-"""Entries that StreamUser makes beside the file."""
+"""Entries that StreamUser creates beside the file."""
 NOT_SECURITY: Final = frozenset({"bootstrap.servers", "client.id"})
-"""Properties that a client's file has, and a link has elsewhere."""
+"""Properties of a client's file that a link takes from elsewhere."""
 INSIDE: Final = {
     "ssl.ca.location": "ssl.ca.pem",
     "ssl.certificate.location": "ssl.certificate.pem",
     "ssl.key.location": "ssl.key.pem",
 }
-"""Properties that name files: those of the Secret itself are taken by what they hold."""
+"""Properties that name files, with the property for the file's content: a file that is an entry of the Secret itself is
+replaced by its content.
+"""
 OPEN: Final = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
 """Properties whose values may be shown."""
 LEAST_SECRET: Final = 3
-"""A shorter one would be found in any text."""
+"""Least characters of a value that is masked: a shorter one would be found in any text."""
 _NAME: Final = re.compile(r"[a-z]+(\.[a-z0-9]+)+")
 
 
 def properties_of(secret: Mapping[str, Any]) -> dict[str, str]:
-    """The properties, checked. Raises HeadraceError with what to change."""
+    """Return the checked properties. Raises HeadraceError with what to change."""
     entries = {}
     for name, value in (secret.get("data") or {}).items():
         try:
@@ -79,7 +81,7 @@ def _of_file(text: str) -> dict[str, str]:
 
 
 def without_secrets(text: str, properties: Mapping[str, str]) -> str:
-    """What somebody said of them, without what nobody may read."""
+    """Return `text` with the values of secret properties masked."""
     for name, value in properties.items():
         if name not in OPEN and len(value) >= LEAST_SECRET:
             text = text.replace(value, "***")

@@ -1,7 +1,7 @@
-"""What is said of a ReplicationLink, from what its cluster shows of the link. Pure.
+"""The status of a ReplicationLink, from its cluster's view of the link. Pure.
 
-Of the conditions, `CaughtUp` and `NothingDiverged` are not summed up in `Ready`: a link that is behind, or has set
-records aside, works.
+The conditions `CaughtUp` and `NothingDiverged` do not affect `Ready`: a link that lags, or has set records aside,
+works.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,23 @@ TYPES: Final = ("Reconciled", "Connected", "TopicsAccepted", "CaughtUp", "Nothin
 ASIDE: Final = ("CaughtUp", "NothingDiverged")
 PAUSED: Final = "Paused"
 CONNECTING_S: Final = 10.0
-"""A link that was connected and is so again by then, was so all the time: a node has started anew."""
+"""Seconds that a connected link may be reconnecting before its condition changes: a node was restarted."""
 BEHIND_S: Final = 30.0
-"""A link that had caught up is called behind when it is so much: for a moment it always is."""
+"""Lag in seconds at which a link that had caught up is reported as behind: small lags are normal."""
 JUST_CHANGED: Final = Condition("CaughtUp", False, "CatchingUp", "what is asked for has changed: the next look says it")
-"""At the first look since: the link may not have heard of it yet, and be where it was."""
+"""The condition at the first look after a change: the link may not have applied the change yet, and still show its
+former state.
+"""
 MOST_LISTED: Final = 20
 MOST_NAMED: Final = 3
 MOST_REASON: Final = 500
 
 Shown = Mapping[str, Any]
-"""A link, as `link.show` tells of it."""
+"""A link, as `link.show` reports it."""
 
 
 class Turn(NamedTuple):
-    """An event: something became otherwise."""
+    """An event about a change."""
 
     reason: str
     message: str
@@ -36,7 +38,7 @@ class Turn(NamedTuple):
 
 
 def judge(shown: Shown, before: Mapping[str, Any], *, now: float) -> list[Condition]:
-    """The conditions beside Reconciled; those that cannot be told now are left out. `before`: the last status."""
+    """Return the conditions besides Reconciled; those that are unknown now are left out. `before`: the last status."""
     connected = _connected(shown, _condition(before, "Connected"), now)
     found = [connected, _diverged(shown)]
     if connected.ok:
@@ -97,7 +99,7 @@ def _diverged(shown: Shown) -> Condition:
 
 
 def _by_topic(shown: Shown) -> list[dict[str, Any]]:
-    """What was set aside, of all partitions of a topic together."""
+    """Return the records that were set aside, summed over the partitions of each topic."""
     found: dict[str, dict[str, Any]] = {}
     for each in shown.get("diverged") or []:
         of_topic = found.setdefault(str(each["into"]), {"topic": each["topic"], "into": each["into"], "records": 0})
@@ -110,7 +112,7 @@ def _and_more(found: Sequence[object]) -> str:
 
 
 def figures(shown: Shown, spec: LinkSpec) -> dict[str, Any]:
-    """For the status; None: not known now."""
+    """Return the fields of the status; None for a field that is unknown now."""
     refused, diverged = shown.get("refused") or [], _by_topic(shown)
     lag, groups = shown.get("lag_records"), shown.get("groups") or {}
     at = shown.get("last_error_ms")
@@ -146,7 +148,7 @@ def _group(pattern: str, lag: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def turns(before: Mapping[str, Any], conditions: Sequence[Condition], stream: str) -> list[Turn]:
-    """What became otherwise since the last status."""
+    """Return the events for changes since the last status."""
     now = {each.type: each for each in conditions}
     found = []
     was, link = _condition(before, "Connected"), now.get("Connected")
@@ -168,7 +170,7 @@ def turns(before: Mapping[str, Any], conditions: Sequence[Condition], stream: st
 
 
 def _is_news(found: Condition, before: Mapping[str, Any]) -> bool:
-    """Whether it is not so, and was not so in that way."""
+    """Return whether a condition is False, and was not so before with the same message."""
     return found.ok is False and _condition(before, found.type).get("message") != found.message
 
 
@@ -178,14 +180,14 @@ class Homes(NamedTuple):
     here: int
     elsewhere: int
     taken: int = 0
-    """Of those here, how many came from elsewhere."""
+    """How many of the topics at home here moved here from elsewhere."""
 
 
 def moved(before: Homes, now: Homes, stream: str) -> Turn | None:
-    """The event of homes that have moved.
+    """Return the event for homes that have moved; None if none has.
 
-    A topic that is made or deleted changes one of the first two figures; one that has been copied since, and whose home
-    came here at once, does so too.
+    Creating or deleting a topic changes only one of `here` and `elsewhere`. So does a topic that was copied since, and
+    whose home moved here at once; `taken` detects it.
     """
     if (now.here - before.here) * (now.elsewhere - before.elsewhere) >= 0 and now.taken <= before.taken:
         return None
@@ -197,7 +199,7 @@ def moved(before: Homes, now: Homes, stream: str) -> Turn | None:
 
 
 def kept(before: Mapping[str, Any]) -> list[Condition]:
-    """The conditions as they are, where there is nothing new to say."""
+    """Return the conditions of the last status, if there is nothing new to report."""
     states = {"True": True, "False": False}
     return [
         Condition(each["type"], states.get(each["status"]), each["reason"], each["message"])

@@ -1,8 +1,8 @@
 """Access expressions of streams, topics and clusters, as their resources declare them.
 
-A resource has all of an object's own expressions: what it does not name stands not on the object, which takes what the
-next wider one says (a topic its stream's, a stream its path's, that the cluster's). So what is taken out of a resource
-lets nobody in any longer.
+A resource declares all of an object's own expressions: a permission that it does not name is removed from the object,
+which then inherits it (a topic from its stream, a stream from its path, that from the cluster). So an expression that
+is removed from a resource no longer lets anybody in.
 """
 
 import time
@@ -20,13 +20,13 @@ from headrace_operator.specs import ClusterSpec, Permissions
 from headrace_operator.status import Condition
 
 CLUSTER: Final = "cluster"
-"""What the cluster as a whole is called where expressions stand."""
+"""The name of the cluster as a whole in calls about expressions."""
 PERMITTED: Final = "Permitted"
-"""The condition. Ready does not sum it up: names may come by certificates and tokens."""
+"""The condition's type. Ready does not depend on it: unknown names may be proved by certificates and tokens."""
 TYPES: Final = (PERMITTED,)
 PAGE: Final = 1000
 MOST_PAGES: Final = 20
-"""With more users than that nobody looks whether all names are known."""
+"""Most pages of users that are read to find unknown names; with more users names are not checked."""
 KNOWN_S: Final = 60.0
 SHOWN: Final = 5
 
@@ -34,7 +34,7 @@ Items = list[dict[str, Any]]
 
 
 def read(permissions: Permissions) -> dict[str, AccessExpression]:
-    """By permission the expressions that a resource names. Raises Unresolved for one that cannot be read."""
+    """Return the expressions that a resource names, by permission. Raises Unresolved for an invalid expression."""
     found = {}
     for name, text in permissions.given().items():
         try:
@@ -45,7 +45,7 @@ def read(permissions: Permissions) -> dict[str, AccessExpression]:
 
 
 async def shown_expressions(admin: Calls, bootstrap: str, of: str) -> dict[str, str | None]:
-    """An object's own expressions by permission; None: it has none of its own. Raises HeadraceError."""
+    """Return an object's expressions by permission, None for inherited ones. Raises HeadraceError."""
     shown = await admin.call(bootstrap, "access.show", {"object": of})
     return {
         each["permission"]: None if each["inherited"] else each["expression"]
@@ -55,7 +55,7 @@ async def shown_expressions(admin: Calls, bootstrap: str, of: str) -> dict[str, 
 
 
 def wanted_items(of: str, wanted: Mapping[str, str], present: Mapping[str, str | None]) -> Items:
-    """What has to be set so that an object has these expressions and no others. Pure."""
+    """Return the changes that give an object exactly these expressions. Pure."""
     return [
         {"object": of, "permission": str(each), "expression": wanted.get(each)}
         for each in Permission
@@ -65,7 +65,7 @@ def wanted_items(of: str, wanted: Mapping[str, str], present: Mapping[str, str |
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Of a cluster's users and groups, when they were asked for."""
+    """The users and groups of a cluster, with when they were read."""
 
     at: float
     users: frozenset[str]
@@ -73,18 +73,18 @@ class _Names:
 
 
 class Permitting:
-    """Of all clusters."""
+    """Sets access expressions in all clusters."""
 
     def __init__(self, *, admin: Calls, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._admin = admin
         self._monotonic = monotonic
         self._known: dict[str, _Names | None] = {}
-        """By bootstrap address; None: they are too many."""
+        """By bootstrap address."""
 
     async def step(
         self, bootstrap: str, cluster: ClusterSpec, of: str, expressions: Mapping[str, AccessExpression]
     ) -> Condition:
-        """Where a cluster has security, give an object these expressions, and no others. Raises HeadraceError."""
+        """Give an object exactly these expressions, if the cluster has security. Raises HeadraceError."""
         if not cluster.security.enabled:
             if expressions:
                 text = "nobody asks for permissions: the StreamCluster has no security (spec.security.enabled)"

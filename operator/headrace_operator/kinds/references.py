@@ -1,4 +1,4 @@
-"""Which cluster a resource refers to, and whether it may. Pure, over the cache."""
+"""Which cluster a resource refers to, and whether it may use it. Pure, over the cache."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,9 @@ from headrace_operator.status import Condition, figures_of
 
 
 class Unresolved(Exception):
-    """The resource's cluster is not there, or not for it; or an older resource says the same. Carries the condition."""
+    """The resource's cluster is missing or does not allow it, or an older resource declares the same. Carries the
+    condition.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -21,19 +23,19 @@ class Unresolved(Exception):
 
 
 def invalid(error: Exception) -> Condition:
-    """What a CRD of another version let through."""
+    """Return the condition of a spec that is invalid, though a CRD of another version accepted it."""
     return Condition(
         "Reconciled", False, "Invalid", f"spec cannot be read: {error}: change it, or apply the newest CRDs"
     )
 
 
 def cluster_key(body: Body, ref: ClusterRef) -> Key:
-    """The StreamCluster that is meant."""
+    """Return the key of the StreamCluster that `ref` names."""
     return Key("StreamCluster", ref.namespace or body["metadata"]["namespace"], ref.name)
 
 
 def resolve(cache: Cache, body: Body, ref: ClusterRef, *, field: str = "clusterRef") -> tuple[Body, ClusterSpec, str]:
-    """The cluster that a field of `body` names, what it asks for, and where its clients begin. Raises Unresolved."""
+    """Return the cluster that a field of `body` names, its spec, and its bootstrap address. Raises Unresolved."""
     key = cluster_key(body, ref)
     found = cache.get(key)
     if found is None or found["metadata"].get("deletionTimestamp"):
@@ -66,9 +68,8 @@ def _allows(cache: Cache, spec: ClusterSpec, namespace: str) -> bool:
 
 
 def check_oldest(cache: Cache, index: Index, body: Body) -> None:
-    """Of several resources that say the same thing the oldest holds; one that its cluster does not allow holds nothing.
-
-    Raises Unresolved for the others.
+    """Check that no older resource declares the same: of several, the oldest that its cluster allows is applied. Raises
+    Unresolved for the others.
     """
     mine = claim(body)
     for key in index.alike(key_of(body)):
@@ -80,13 +81,15 @@ def check_oldest(cache: Cache, index: Index, body: Body) -> None:
 
 
 def claim(body: Body) -> tuple[str, bool, str, str]:
-    """The least holds. Times are whole seconds: of two resources of one second the one that has it already."""
+    """Return the key by which resources that declare the same are ordered: the least is applied. Times are whole
+    seconds; of two resources of the same second the one that already has a status comes first.
+    """
     meta = body["metadata"]
     return meta["creationTimestamp"], not figures_of(body.get("status") or {}), meta["namespace"], meta["name"]
 
 
 def is_allowed(cache: Cache, body: Body) -> bool:
-    """Whether a resource's cluster is there for it."""
+    """Return whether a resource's cluster exists and allows it."""
     ref = body["spec"]["clusterRef"]
     try:
         resolve(cache, body, ClusterRef(name=ref["name"], namespace=ref.get("namespace")))

@@ -1,4 +1,4 @@
-"""Writes statuses and events, no more often than they are worth."""
+"""Writes statuses and events, limited in rate."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -24,27 +24,27 @@ from headrace_operator.status import (
 log = structlog.get_logger()
 
 SHOWN: Final = 500
-"""Characters of a condition's message in the log."""
+"""Most characters of a condition's message in the log."""
 ROOM: Final = 1000
-"""Resources whose time of figures is kept without a look at which of them still matter."""
+"""Resources whose times of writing are kept before outdated ones are dropped."""
 
 
 class Named(Protocol):
-    """What builds the objects of a resource."""
+    """A builder of a resource's objects."""
 
     @property
     def resource(self) -> Manifest: ...
 
 
 class Reporter:
-    """For all kinds."""
+    """Writes the statuses and events of all kinds."""
 
     def __init__(self, kube: Kube, *, cache: Cache | None = None) -> None:
-        """`cache`: learns what was written, and that a resource turned out to be gone."""
+        """`cache`: updated with what was written, and with resources that turned out to be deleted."""
         self._kube = kube
         self._cache = cache
         self._figures_at: dict[str, float] = {}
-        """When the figures of a resource were written last because it was their time, by uid."""
+        """When a resource's figures were last written because they were due, by uid."""
         self._room = ROOM
         self.statuses = 0
 
@@ -58,11 +58,11 @@ class Reporter:
         aside: Sequence[str] = (),
         counts: Sequence[str] = (),
     ) -> None:
-        """What came of a resource: conditions at once, figures once a minute. `types`: conditions of its kind.
+        """Write a resource's status: conditions at once, figures once a minute.
 
-        `aside`: those that Ready does not sum up. `counts`: figures that are written at once too, as they change seldom
-        and people wait for them. A condition takes the figures along, and does not put off their own
-        time: of what has just begun they are 0.
+        `types`: conditions of the kind. `aside`: those that Ready does not depend on. `counts`: figures that are also
+        written at once, as they change seldom and people wait for them. A write of conditions includes the figures, but
+        does not postpone their next regular write: the figures of a new resource are still 0.
         """
         meta = body["metadata"]
         before = body.get("status") or {}
@@ -70,7 +70,7 @@ class Reporter:
         wanted = status(
             generation=meta["generation"],
             conditions=[ready([each for each in all_of_them if each.type not in aside]), *all_of_them],
-            # What is not known now is as it was: no answer is no reason to forget.
+            # Figures that are unknown now keep their last value.
             figures={**figures_of(before), **{name: value for name, value in figures.items() if value is not None}},
             before=before,
             now=instant(time.time()),
@@ -94,23 +94,25 @@ class Reporter:
             self._cache.learn({"apiVersion": body["apiVersion"], "kind": body["kind"], **after})
 
     def _note_figures(self, uid: str, now: float) -> None:
-        """Most resources go without a word: what says nothing any more is dropped now and then."""
+        """Note when figures were written. Most resources disappear without notice, so outdated entries are dropped from
+        time to time.
+        """
         if len(self._figures_at) >= self._room:
             self._figures_at = {each: at for each, at in self._figures_at.items() if now - at < FIGURES_S}
             self._room = max(ROOM, 2 * len(self._figures_at))
         self._figures_at[uid] = now
 
     async def tell(self, of: Named, reason: str, message: str, *, warning: bool = False, mark: str = "") -> bool:
-        """An event. See Kube.tell."""
+        """Post an event. See Kube.tell."""
         return await self._kube.tell(of.resource, reason=reason, message=message, warning=warning, mark=mark)
 
     def forget(self, uid: str) -> None:
-        """The resource is gone."""
+        """Drop what is remembered about a deleted resource."""
         self._figures_at.pop(uid, None)
 
 
 def _tell_changes(body: Body, status: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """A line of the log for each condition that is another one now, but for those that are not known yet."""
+    """Log each condition that has changed, except new ones that are unknown."""
     known = {each["type"]: (each["status"], each["reason"]) for each in before.get("conditions", [])}
     for each in status["conditions"]:
         state = each["status"], each["reason"]

@@ -1,8 +1,8 @@
-"""Makes the pods of a cluster anew where the user asks for other ones: one at a time, each caught up before the next.
+"""Recreates the pods of a cluster after changes by the user: one at a time, each caught up before the next.
 
-Before each, the controller is asked whether any container could have more replicas in sync, and then every node whether
-it could be spared: they know sooner, and each only what it hears itself. A pod that is told to stop hands over what it
-leads first. Pure, but for `RollingRestart`.
+Before each step, the controller is asked whether any container could have more replicas in sync, and then every node
+whether it can be spared: nodes know earlier, but each only about itself. A pod that is stopped first hands over the
+containers that it leads. Pure, except for `RollingRestart`.
 """
 
 import asyncio
@@ -20,14 +20,15 @@ from headrace_operator.pod_http import Pods
 
 REVISION_LABEL: Final = "controller-revision-hash"
 RESTARTS: Final = (RESTART, "kubectl.kubernetes.io/restartedAt")
-"""Annotations of the template by which somebody asks for other pods of the same kind: ours, and what `kubectl rollout
-restart` sets on a StatefulSet."""
+"""Annotations of the template that request a restart: Headrace's, and the one that `kubectl rollout restart` sets on a
+StatefulSet.
+"""
 SHOWN: Final = 3
-"""Of those that cannot be spared, in a message."""
+"""Most pods that cannot be spared in a message."""
 
 
 class RollingRestart:
-    """Takes the next step."""
+    """Takes the next step of a rolling restart."""
 
     def __init__(self, *, kube: Kube, pods: Pods, reporter: Reporter) -> None:
         self._kube = kube
@@ -35,7 +36,7 @@ class RollingRestart:
         self._reporter = reporter
 
     async def step(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
-        """Have one pod made anew, if that can be now. Raises ApiError, ApiSilent."""
+        """Recreate one pod, if that is possible now. Raises ApiError, ApiSilent."""
         wanted = objects.rolled()
         older = [
             pod
@@ -62,7 +63,7 @@ class RollingRestart:
         seen.note("Current", False, "Rolling", f"{names} to be made anew", again_s=SOON_S)
 
     async def _why_not_safe(self, pods: Sequence[Manifest]) -> str:
-        """Which pods cannot be spared by what their nodes say themselves; "": all can."""
+        """Return which pods cannot be spared according to their nodes; "" if all can."""
         answers = await asyncio.gather(*(self._pods.get(pod, ADMIN_PORT, "/safez") for pod in pods))
         unsafe = []
         for pod, answer in zip(pods, answers, strict=True):
@@ -75,17 +76,17 @@ class RollingRestart:
 
 
 def choose(older: Sequence[Manifest]) -> Manifest:
-    """Those first that will not get anywhere as they are, then from the last one down."""
+    """Return the pod to recreate: hopeless ones first, then the one with the highest ordinal."""
     return max(older, key=lambda pod: (is_hopeless(pod), ordinal(pod["metadata"]["name"])))
 
 
 def why_wait(seen: Seen, older: Sequence[Manifest]) -> str:
-    """Why no pod of `older` may go now; "": one may."""
+    """Return why no pod of `older` may be recreated now; "" if one may."""
     going = [pod["metadata"]["name"] for pod in seen.pods if pod["metadata"].get("deletionTimestamp")]
     if going:
         return f"{', '.join(going)} is on its way out"
     if any(is_hopeless(pod) for pod in older):
-        return ""  # it serves nobody, and may never without the change
+        return ""  # such a pod serves nobody, and may never do so without the change
     if seen.stuck or seen.coming:
         return f"{seen.told_of_away()} is not ready"
     if seen.status is None:
@@ -97,24 +98,24 @@ def why_wait(seen: Seen, older: Sequence[Manifest]) -> str:
 
 
 def may_improve(status: Mapping[str, Any]) -> list[int]:
-    """Containers with fewer replicas in sync than they could have with the nodes that there are."""
+    """Return the containers with fewer replicas in sync than the existing nodes allow."""
     staying = sum(not str(node["state"]).startswith("drain") for node in status["nodes"])
     return [int(each["container"]) for each in status["lacking"] if each["in_sync"] < min(each["wanted"], staying)]
 
 
 def _could_do_better(pod: Mapping[str, Any], seen: Seen) -> bool:
-    """Whether it cannot run as it is, and a new one would be another: what an operator writes of itself has changed."""
+    """Return whether a pod cannot run, and a new one would differ, as the operator's template has changed."""
     newest = ((seen.stateful_set or {}).get("status") or {}).get("updateRevision")
     made_by = pod["metadata"].get("labels", {}).get(REVISION_LABEL)
     return is_hopeless(pod) and None not in (newest, made_by) and newest != made_by
 
 
 def _is_to_restart(pod: Mapping[str, Any], seen: Seen) -> bool:
-    """Whether a restart was asked for after it was made."""
+    """Return whether a restart was requested after the pod was created."""
     template = ((seen.stateful_set or {}).get("spec") or {}).get("template") or {"metadata": {}}
     return any(asked and annotation(pod, name) != asked for name in RESTARTS if (asked := annotation(template, name)))
 
 
 def is_hopeless(pod: Mapping[str, Any]) -> bool:
-    """Whether it cannot run as it is."""
+    """Return whether a pod cannot run without a change."""
     return bool(why_hopeless(pod))

@@ -1,4 +1,4 @@
-"""Stream: a stream of its cluster, created, altered and deleted by the cluster's admin calls."""
+"""Stream: creates, alters and deletes a stream by the cluster's admin calls."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from headrace_operator.status import instant
 
 
 class Streams(Kind[StreamSpec]):
-    """Stream."""
+    """Reconciles Streams."""
 
     name = "Stream"
     spec = StreamSpec
@@ -43,7 +43,7 @@ class Streams(Kind[StreamSpec]):
         changes = {name: value for name, value in policy.items() if name in shown and shown[name] != value}
         if changes:
             await self._admin.call(bootstrap, "stream.alter", {"path": spec.path, "changes": changes})
-            # What is wrong with it was said of what it was.
+            # The problem that was shown belongs to the former policy.
             shown = await self._admin.call(bootstrap, "stream.show", {"path": spec.path, "figures": True})
         _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
         permitted = await self._permitting.step(bootstrap, cluster, spec.path, expressions)

@@ -1,4 +1,4 @@
-"""Topic: a topic of a stream, created, grown, configured and deleted by Kafka's own calls."""
+"""Topic: creates, grows, configures and deletes a topic by Kafka's own calls."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from headrace_operator.kinds.references import resolve
 from headrace_operator.specs import TopicSpec
 
 SHOWN_S: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
-"""Pauses before each look for a topic that was created just now."""
+"""Pauses in seconds before each look for a topic that was just created."""
 
 
 class Topics(Kind[TopicSpec]):
-    """Topic."""
+    """Reconciles Topics."""
 
     name = "Topic"
     spec = TopicSpec
@@ -77,9 +77,8 @@ class Topics(Kind[TopicSpec]):
         _check(answer.topics, known=Code.TOPIC_ALREADY_EXISTS)
 
     async def _made(self, bootstrap: str, full: str) -> Any:
-        """What is shown of a topic that was made just now: another node may hear of it a moment later.
-
-        Raises KafkaError LEADER_NOT_AVAILABLE where it has not by then.
+        """Return a topic that was just created: another node may learn of it a moment later. Raises KafkaError
+        LEADER_NOT_AVAILABLE if none shows it in time.
         """
         for pause_s in SHOWN_S:
             await asyncio.sleep(pause_s)

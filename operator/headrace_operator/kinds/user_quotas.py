@@ -8,24 +8,24 @@ from headrace_operator.admin import Calls
 from headrace_operator.specs import Quotas
 
 EXACT: Final = 0
-"""Kafka's match of a component's name."""
+"""Kafka's match type for an exact entity name."""
 _KEYS: Final = {
     "producer_byte_rate": "producer_byte_rate",
     "consumer_byte_rate": "consumer_byte_rate",
     "request_percentage": "request_percentage",
     "controller_mutation_rate": "controller_mutation_rate",
 }
-"""By field, Kafka's name."""
+"""Kafka's names of quotas, by field."""
 
 
 def asked(quotas: Quotas) -> dict[str, float]:
-    """By Kafka's names."""
+    """Return the requested quotas by Kafka's names."""
     given = {key: getattr(quotas, name) for name, key in _KEYS.items()}
     return {key: float(value) for key, value in given.items() if value is not None}
 
 
 async def alter_quotas(admin: Calls, bootstrap: str, user: str, quotas: Quotas) -> None:
-    """Have a user have these quotas and no others. Raises HeadraceError."""
+    """Give a user exactly these quotas. Raises HeadraceError."""
     wanted = asked(quotas)
     present = await _shown(admin, bootstrap, user)
     ops = [

@@ -1,12 +1,12 @@
-"""StreamUser: a user of a cluster, and a Secret beside the resource with all that a client of theirs needs.
+"""StreamUser: a user of a cluster, and a Secret beside the resource with all that a client of the user needs.
 
-In a cluster without security there is the Secret alone. With it:
+In a cluster without security there is only the Secret. With security:
 
-1. A user is made that there was not. One that somebody else has made is not taken over: whoever may make StreamUsers
-   would be given anybody's password. So the Secret says before the user is made that it is this resource's.
-2. What the cluster has of it (groups, quotas, whether it has a password) is put back; a password is told when it is
-   another one than was told last, by its digest in the Secret.
-3. Deleting the resource deletes the user, so a finalizer holds it as long as the cluster can be asked.
+1. A user is created only if it does not exist. An existing user is not taken over: otherwise anybody who may create
+   StreamUsers could get any user's access. So the Secret is marked with the user before the user is created.
+2. The user's groups, quotas and whether it has a password are restored if they differ; a password is sent if it differs
+   from the one that was sent last, by its digest in the Secret.
+3. Deleting the resource deletes the user, so a finalizer holds it while the cluster can be reached.
 """
 
 import base64
@@ -45,14 +45,14 @@ __all__ = ["Users"]
 
 REFUSED_AGAIN_S: Final = 60.0
 MADE: Final = f"{GROUP}/made-user"
-"""Annotation of the Secret: the user that is this resource's, in the cluster of that id."""
+"""Annotation of the Secret: the user that belongs to this resource, with the resource's uid."""
 TOLD: Final = f"{GROUP}/told-password"
-"""Annotation of the Secret: a digest of what the cluster was told last."""
+"""Annotation of the Secret: a digest of the password that the cluster was sent last."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a resource comes to."""
+    """The resolved resource."""
 
     entry: Entry
     scram: bool
@@ -67,7 +67,7 @@ class Users(Kind[UserSpec]):
     spec = UserSpec
 
     def __init__(self, *, now: Callable[[], float] = lambda: time.time(), **common: Any) -> None:
-        """As Kind. `now`: seconds since 1970."""
+        """Takes the arguments of Kind. `now`: seconds since 1970."""
         super().__init__(**common)
         self._now = now
 
@@ -104,7 +104,7 @@ class Users(Kind[UserSpec]):
         return [Condition("Reconciled", True, "AsAsked")], {"secret": name, "user": user}, again
 
     async def _make(self, bootstrap: str, body: Body, spec: UserSpec) -> Made:
-        raise NotImplementedError  # _advance does it its own way
+        raise NotImplementedError  # this kind overrides _advance
 
     async def _unmake(self, bootstrap: str, body: Body, spec: UserSpec) -> None:
         user = _user(body, spec)
@@ -121,7 +121,7 @@ class Users(Kind[UserSpec]):
             if error.code is not Code.RESOURCE_NOT_FOUND:
                 raise
 
-    # --- what it comes to
+    # --- resolution
 
     async def _wanted(
         self, body: Body, spec: UserSpec, cluster: Body, of: ClusterSpec, present: Manifest | None
@@ -160,14 +160,14 @@ class Users(Kind[UserSpec]):
         certificate = None
         if spec.authentication.tls is not None:
             certificate = await self._certificate(key.namespace, key.name, of, user, before, forced=forced)
-        # A listener without SASL has the password in the Secret too: another one may take it.
+        # The Secret has the password even for a listener without SASL: another listener may accept it.
         known = mechanism or (scram.mechanism if scram is not None else "")
         entry = Entry(user, bootstrap, port, known, password, certificate, ca)
         return _Wanted(entry, scram=scram is not None, forced=forced)
 
     @staticmethod
     def _bootstrap(cluster: Body, spec: UserSpec, port: Port | None) -> str:
-        """`port`: None: of a cluster without security."""
+        """Return the bootstrap address. `port` is None for a cluster without security."""
         if spec.listener == EXTERNAL or (port is not None and port.outside is not None):
             status = cluster.get("status") or {}
             told = {**(status.get("externalBootstraps") or {}), EXTERNAL: status.get("externalBootstrap")}
@@ -196,7 +196,7 @@ class Users(Kind[UserSpec]):
         return told
 
     async def _trusted(self, namespace: str, cluster: str, port: Port) -> str:
-        """What clients of a listener trust, in PEM; "": what their machine trusts."""
+        """Return the authorities that clients of a listener trust, in PEM; "" for those that their machine trusts."""
         if not port.has_tls:
             return ""
         name = port.given_secret or ObjectName.CA.of(cluster)
@@ -219,7 +219,7 @@ class Users(Kind[UserSpec]):
         terms = authorities.terms_of(of.security.certificates)
         return certificates.issued(present, authority, user, terms, client=True, forced=forced, now=self._now())
 
-    # --- what is made
+    # --- changes
 
     async def _secured(
         self,
@@ -244,7 +244,7 @@ class Users(Kind[UserSpec]):
         told = annotation(present, TOLD) if present is not None else ""
         if told and not wanted.forced:
             notes[TOLD] = told
-        await self._kube.apply(_secret(body, name, entry, notes))  # before the cluster: no password is told and lost
+        await self._kube.apply(_secret(body, name, entry, notes))  # first, so that no password is lost
         if wanted.forced:
             where = path(body["apiVersion"], body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
             await self._kube.merge(where, {"metadata": {"annotations": {FORCE: None}}})
@@ -271,7 +271,7 @@ class Users(Kind[UserSpec]):
         return found
 
     async def _drop_former(self, body: Body, name: str) -> None:
-        """The Secret of another name that this user had: nobody would look for its password there."""
+        """Delete this user's Secret of a former name: nobody would look for its password there."""
         former = (body.get("status") or {}).get("secret")
         if not former or former == name:
             return
@@ -290,7 +290,7 @@ def _mark(body: Body, user: str) -> str:
 
 
 def _has_made(secret: Manifest | None, body: Body, user: str) -> bool:
-    """Whether a user is this resource's own."""
+    """Return whether a user belongs to this resource."""
     return secret is not None and _is_ours(secret, body) and annotation(secret, MADE) == _mark(body, user)
 
 

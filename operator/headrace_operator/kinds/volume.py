@@ -1,4 +1,4 @@
-"""Volume: a volume of its cluster, created and altered by the cluster's admin calls."""
+"""Volume: creates and alters a volume by the cluster's admin calls."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from headrace_operator.specs import VolumeSpec, quantity
 
 
 class Volumes(Kind[VolumeSpec]):
-    """Volume. A volume of the cluster that no resource declares any more stays: containers may use it."""
+    """Reconciles Volumes. A volume that no resource declares any longer stays in the cluster: containers may use it."""
 
     name = "Volume"
     spec = VolumeSpec

@@ -1,5 +1,5 @@
-"""`kubectl headrace`: Headrace's clusters on Kubernetes, for whoever looks after them with kubectl.
+"""`kubectl headrace`: manages Headrace's clusters on Kubernetes from a user's machine.
 
-Runs on that person's machine, with the rights that kubectl has there, and by way of kubectl itself: contexts, proxies
-and plugins that fetch credentials are as they are there.
+The plugin runs with the user's rights, and calls kubectl itself, so that contexts, proxies and credential plugins work
+as configured.
 """

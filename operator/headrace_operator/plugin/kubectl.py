@@ -1,6 +1,6 @@
 """kubectl as this plugin uses it: reads by `get --raw`, which needs no discovery; patches, logs and commands in pods.
 
-Every failure is one line that says what to do. What is read of Secrets is nothing: no call of this module can.
+Every failure is one line that says what to do. No call of this module can read Secrets.
 """
 
 import json
@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 PAGE: Final = 500
 TIMEOUT_S: Final = 30
 MOST_SAID: Final = 400
-"""Characters of an error of kubectl's: it may quote whole objects."""
+"""Most characters of an error of kubectl that are shown: it may quote whole objects."""
 PLURALS: Final[Mapping[tuple[str, str], str]] = {
     (API, "StreamCluster"): "streamclusters",
     (API, "StorageNode"): "storagenodes",
@@ -43,7 +43,7 @@ PLURALS: Final[Mapping[tuple[str, str], str]] = {
     ("policy/v1", "PodDisruptionBudget"): "poddisruptionbudgets",
     ("networking.k8s.io/v1", "NetworkPolicy"): "networkpolicies",
 }
-"""What can be read, by version and kind."""
+"""The resources that can be read, by version and kind."""
 _UNREACHABLE: Final = (
     *("connection to the server", "unable to connect", "connection refused", "no such host", "i/o timeout"),
     *("no configuration has been provided", "tls handshake timeout", "network is unreachable"),
@@ -51,15 +51,15 @@ _UNREACHABLE: Final = (
 
 
 class KubectlFailed(HeadraceError):
-    """What kubectl said, in one line."""
+    """kubectl's error, in one line."""
 
 
 class Absent(KubectlFailed):
-    """There is no such object, or no such kind."""
+    """The object or its kind does not exist."""
 
 
 class Forbidden(KubectlFailed):
-    """Whoever asks may not."""
+    """The user lacks the right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +71,24 @@ class Kubectl:
     program: str = "kubectl"
 
     def namespace(self) -> str:
-        """The one that the context names. Raises KubectlFailed."""
+        """Return the context's namespace. Raises KubectlFailed."""
         path = "jsonpath={.contexts[0].context.namespace}"
         try:
             return self._run(["config", "view", "--minify", "-o", path]).strip() or "default"
         except KubectlFailed as error:
-            if "current-context must exist" in str(error):  # in a pod it knows its way without one
+            if "current-context must exist" in str(error):  # in a pod kubectl works without a context
                 return "default"
             raise
 
     def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest:
-        """An object. Raises Absent, Forbidden, KubectlFailed."""
+        """Return an object. Raises Absent, Forbidden, KubectlFailed."""
         found = self._json(f"{_collection(api_version, kind, namespace)}/{quote(name, safe='')}")
         return {"apiVersion": api_version, "kind": kind, **found}
 
     def all(
         self, api_version: str, kind: str, namespace: str | None, *, labels: Mapping[str, str] | None = None
     ) -> list[Manifest]:
-        """All objects of a kind; namespace None: of all namespaces. Raises as `get`."""
+        """Return all objects of a kind; namespace None: of all namespaces. Raises like `get`."""
         params = {"limit": str(PAGE)}
         if labels:
             params["labelSelector"] = ",".join(f"{name}={value}" for name, value in labels.items())
@@ -102,13 +102,13 @@ class Kubectl:
             params["continue"] = following
 
     def annotate(self, kind: str, namespace: str, name: str, annotations: Mapping[str, str]) -> None:
-        """Set annotations of one of Headrace's resources. Raises as `get`."""
+        """Set annotations of one of Headrace's resources. Raises like `get`."""
         patch = json.dumps({"metadata": {"annotations": dict(annotations)}})
         resource = f"{PLURALS[API, kind]}.{API.partition('/')[0]}"
         self._run(["patch", resource, name, "--namespace", namespace, "--type", "merge", "--patch", patch])
 
     def log(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
-        """The newest lines of a container's log. Raises as `get`."""
+        """Return the newest lines of a container's log. Raises like `get`."""
         params = {"container": container, "tailLines": str(lines), "timestamps": "true"}
         if previous:
             params["previous"] = "true"
@@ -118,11 +118,11 @@ class Kubectl:
     def follow(
         self, namespace: str, labels: Mapping[str, str], container: str, *, lines: int, follow: bool
     ) -> Iterator[str]:
-        """Lines of the logs of all pods with these labels, each with its pod's name before it. Raises as `get`."""
+        """Yield lines of the logs of all pods with these labels, each prefixed by its pod's name. Raises like `get`."""
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         command = ["logs", "--namespace", namespace, "--selector", selector, "--container", container, "--prefix"]
         command += ["--tail", str(lines), "--max-log-requests", "500", "--ignore-errors=true"]
-        with tempfile.TemporaryFile() as said:  # as much as it likes, while lines are read
+        with tempfile.TemporaryFile() as said:  # stderr of any length, while stdout is read
             with self._begin([*command, *(["--follow"] if follow else [])], said) as process:
                 assert process.stdout is not None
                 try:
@@ -136,7 +136,7 @@ class Kubectl:
                 raise failure(said.read().decode("utf-8", "backslashreplace"))
 
     def run_in(self, namespace: str, pod: str, container: str, command: Sequence[str]) -> int:
-        """Run a command in a container, with this terminal; its exit code."""
+        """Run a command in a container, attached to this terminal; return its exit code."""
         arguments = ["exec", "--namespace", namespace, pod, "--container", container, "--", *command]
         try:
             return subprocess.run(self._command(arguments), check=False).returncode
@@ -144,7 +144,7 @@ class Kubectl:
             raise self._missing(error) from error
 
     def answer_of(self, namespace: str, pod: str, container: str, command: Sequence[str]) -> str:
-        """What a command in a container prints. Raises KubectlFailed, also where it fails."""
+        """Return what a command in a container prints. Raises KubectlFailed, also if the command fails."""
         return self._run(["exec", "--namespace", namespace, pod, "--container", container, "--", *command])
 
     # --- kubectl itself
@@ -192,7 +192,7 @@ class Kubectl:
             given += ["--context", self.context]
         if self.kubeconfig is not None:
             given += ["--kubeconfig", self.kubeconfig]
-        # Options stand behind the verb, and before what is for a command in a pod.
+        # Options follow the verb, and precede a command for a pod.
         return [self.program, arguments[0], *given, *arguments[1:]]
 
     def _missing(self, error: OSError) -> KubectlFailed:
@@ -202,7 +202,7 @@ class Kubectl:
 
 
 def failure(said: str) -> KubectlFailed:
-    """What kubectl wrote to stderr as an error of one line. Pure."""
+    """Return the error for kubectl's stderr, in one line. Pure."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if not line.startswith("command terminated")), "it says nothing")
     told = last[:MOST_SAID].removeprefix("error: ").removeprefix("Error from server ")
@@ -217,7 +217,7 @@ def failure(said: str) -> KubectlFailed:
         return Forbidden(f"{told.removeprefix('(Forbidden): ')}: `kubectl auth can-i --list` shows your rights")
     if any(each in lowered for each in _UNREACHABLE):
         return KubectlFailed(f"no Kubernetes cluster can be reached: {told} (`kubectl config get-contexts`, --context)")
-    if told == "EOF":  # it would ask whoever sits at the terminal
+    if told == "EOF":  # kubectl wanted to prompt for a user name
         return KubectlFailed("kubectl asks for a user name: the context has none (`kubectl config view --minify`)")
     return KubectlFailed(f"kubectl: {told}")
 

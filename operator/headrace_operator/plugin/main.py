@@ -1,6 +1,6 @@
 """The program `kubectl-headrace`, which kubectl runs as `kubectl headrace`.
 
-Exit codes as those of `headrace`: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+Exit codes are those of `headrace`: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ app = typer.Typer(
 
 POLL_S: Final = 2.0
 LOG_FIELDS: Final = ("link", "source", "stream", "name")
-"""Fields of a line of the nodes' log that say which link it is about."""
+"""Fields in the nodes' logs that name the link a line is about."""
 NODE_CONTAINER: Final = "node"
 INTERRUPTS: Final = Interrupts()
 
@@ -149,7 +149,7 @@ def drain(
     ready = [each for each in views.storage_pods(kubectl.all("v1", "Pod", where), name) if views.is_ready(each)]
     if not ready:
         raise HeadraceError(f"no pod of {name} is ready, so nothing can be drained: `kubectl headrace status {name}`")
-    # Its own pod may have to wait for others to answer.
+    # Ask the node's own pod last: it may have to wait for others.
     ready.sort(key=lambda pod: pod["metadata"]["name"] == views.pod_of(found))
     command = ["headrace", "node", "drain", str(node), "--timeout", f"{timeout:g}"]
     command += ["--cancel"] if cancel else ["--wait" if wait else "--no-wait"]
@@ -227,22 +227,22 @@ def support_bundle_(
 
 
 def about(line: str, names: set[str]) -> bool:
-    """Whether a line of a node's log is about something of one of these names. Pure."""
+    """Return whether a line of a node's log is about something with one of these names. Pure."""
     return any(f"{field}={name}" in words for words in [_words(line)] for field in LOG_FIELDS for name in names)
 
 
 def run() -> None:
-    """The console script."""
+    """Run the program, as the console script does."""
     run_app(app, name="kubectl headrace")
 
 
 def _words(line: str) -> set[str]:
-    """`key=value` of a line in logfmt; of a value in quotes too."""
+    """Return the words of a line in logfmt without quotes, so that `key="value"` becomes `key=value`."""
     return {word.replace('"', "") for word in line.split()}
 
 
 def _await_pods(kubectl: Kubectl, namespace: str, cluster: str, mark: str, timeout_s: float) -> None:
-    """Return once all pods have been made since. Raises HeadraceError."""
+    """Return once enough ready pods have the restart's mark. Raises HeadraceError after the time-out."""
     deadline = time.monotonic() + timeout_s
     said = ""
     while True:
@@ -288,13 +288,13 @@ def _shown_place(namespace: str | None) -> str:
 
 
 class _Progress:
-    """Tells what is being collected, in one line of the terminal; elsewhere nothing."""
+    """Shows what is being collected, in one line of the terminal; without a terminal shows nothing."""
 
     def __init__(self) -> None:
         self._live = is_live(sys.stderr)
 
     def begin(self, what: str) -> None:
-        """It is next."""
+        """Show what is collected next."""
         if self._live:
             with contextlib.suppress(OSError):
                 print(f"\r\x1b[K{printable(what)[:70]}\r", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Where a command of the plugin works: kubectl for one context, a namespace, and which of its clusters is meant."""
+"""Where a command of the plugin works: kubectl for one context, a namespace, and a cluster in it."""
 
 import functools
 import inspect
@@ -19,7 +19,7 @@ KubeConfig = Annotated[str | None, typer.Option("--kubeconfig", metavar="FILE", 
 
 
 class Place:
-    """What a command is told by --namespace, --context and --kubeconfig."""
+    """The place that --namespace, --context and --kubeconfig name."""
 
     def __init__(self, kubectl: Kubectl, namespace: str | None) -> None:
         self.kubectl = kubectl
@@ -27,11 +27,13 @@ class Place:
 
     @functools.cached_property
     def namespace(self) -> str:
-        """The one that was given, else the context's. Raises KubectlFailed."""
+        """The given namespace, else the context's. Raises KubectlFailed."""
         return self._namespace or self.kubectl.namespace()
 
     def cluster(self, name: str | None) -> str:
-        """The one that is meant. Raises KubectlFailed where it is not there, HeadraceError where it is not clear."""
+        """Return the given cluster's name, or the only cluster's. Raises KubectlFailed if it does not exist,
+        HeadraceError if there are several.
+        """
         namespace = self.namespace
         if name is not None:
             self.kubectl.get(API, "StreamCluster", namespace, name)
@@ -54,7 +56,8 @@ _OPTIONS: Final = inspect.signature(_place).parameters
 
 
 def placed(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer that has the options of a place behind its own, and is handed the place first."""
+    """Return a command for typer that has the options of a place after its own, and gets the place as first argument.
+    """
     _, *own = inspect.signature(command).parameters.values()
 
     @functools.wraps(command)

@@ -1,11 +1,12 @@
-"""Takes secrets out of what is handed to others: objects of Kubernetes, and texts such as logs. Pure.
+"""Removes secrets from what is given to others: Kubernetes objects, and texts such as logs. Pure.
 
-In doubt something is taken out. By rule:
+In doubt a value is removed. The rules:
 
-1. Values of environment variables go, all of them; where they come from (`valueFrom`) stays.
-2. What stands under a name that sounds like a secret goes; names of Secrets, and other references, stay.
-3. In every text that is left: what follows such a name, credentials in URLs and headers, private keys, web tokens.
-4. Copies of an object in its own annotations go whole.
+1. All values of environment variables are removed; their sources (`valueFrom`) stay.
+2. Values under a name that sounds like a secret are removed; names of Secrets, and other references, stay.
+3. From all remaining texts are removed: what follows such a name, credentials in URLs and headers, private keys, web
+   tokens.
+4. Copies of an object in its own annotations are removed as a whole.
 """
 
 import json
@@ -30,14 +31,14 @@ REFERENCES: Final = frozenset(
         *("passwordSecretRef", "passwordFrom", "userRef", "tokenExpirationSeconds", "automountServiceAccountToken"),
     }
 )
-"""Names that sound like a secret and hold the name of one, or where it lies."""
+"""Names that sound like a secret, but hold the name or the place of one."""
 OF_REFERENCE: Final = frozenset(
     {
         *("name", "key", "secretName", "namespace", "optional", "path", "mode", "defaultMode", "items", "kind"),
         *("apiVersion", "audience", "expirationSeconds", "enabled", "type"),
     }
 )
-"""What a reference is made of."""
+"""Fields of a reference to a secret."""
 COPIES: Final = frozenset({"kubectl.kubernetes.io/last-applied-configuration", "managedFields"})
 ENVIRONMENT: Final = frozenset({"env", "environment", "driverEnvVars", "envVars"})
 
@@ -63,7 +64,7 @@ _OPTION_NAME: Final = re.compile(rf"(?i)--?[\w.-]*(?:{_NAMES})s?{_PLACE}[\w.-]*"
 
 
 def redacted_text(text: str) -> str:
-    """A text without what looks like a secret."""
+    """Return a text without what looks like a secret."""
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     text = _ASSIGNED.sub(lambda found: f"{found[1]}{GONE}", text)
@@ -71,7 +72,7 @@ def redacted_text(text: str) -> str:
 
 
 def redacted(found: Any) -> Any:
-    """An object of Kubernetes, or a part of one, without secrets. Raises ValueError for a Secret."""
+    """Return a Kubernetes object, or a part of one, without secrets. Raises ValueError for a Secret."""
     if isinstance(found, Mapping) and found.get("kind") == "Secret" and "metadata" in found:
         raise ValueError("a Secret is not to be handed on")
     return _value(found)
@@ -90,7 +91,7 @@ def _value(found: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    """A value that may be a document itself."""
+    """Redact a text, which may itself be a JSON document."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return json.dumps(_value(json.loads(text)), ensure_ascii=False)
@@ -108,7 +109,7 @@ def _entry(name: str, value: Any) -> Any:
 
 
 def _secret(value: Any) -> Any:
-    """What stands under a name that sounds like a secret: references stay."""
+    """Redact the value under a name that sounds like a secret; references stay."""
     match value:
         case Mapping():
             return {
@@ -141,7 +142,8 @@ def _environment(value: Any) -> Any:
 
 
 def _elements(found: Any) -> list[Any]:
-    """Of a list; of arguments of a program also those behind an option that sounds like a secret."""
+    """Redact the elements of a list; in a program's arguments also the value after an option that sounds like a secret.
+    """
     shown: list[Any] = []
     hides = False
     for each in found:
@@ -155,7 +157,7 @@ def _elements(found: Any) -> list[Any]:
 
 
 def _pair(entry: Mapping[str, Any]) -> Any:
-    """`{name: …, value: …}`, as many kinds write their settings."""
+    """Redact `{name: …, value: …}`, the form in which many kinds hold settings."""
     if isinstance(entry.get("name"), str) and "value" in entry and SECRET_NAME.search(entry["name"]):
         return {**_value(entry), "value": _secret(entry["value"])}
     return _value(entry)

@@ -1,8 +1,8 @@
-"""A file for those who help: resources, events, logs and the cluster's own account, without secrets.
+"""A support bundle: resources, events, logs and the cluster's own reports, without secrets.
 
-Secrets are never read, and neither are ConfigMaps. All else goes through `redaction`. What cannot be read, for want of
-a right or because it is gone, is told in `problems.txt`, and the rest is there all the same. Logs are bounded by lines
-and bytes, so that the file is.
+Secrets and ConfigMaps are never read. Everything else goes through `redaction`. What cannot be read, for lack of rights
+or because it is gone, is listed in `problems.txt`, and the rest is still collected. Logs are limited in lines and size,
+to limit the file.
 """
 
 import io
@@ -30,13 +30,13 @@ BESIDE: Final = (
     *(("policy/v1", "PodDisruptionBudget"), ("networking.k8s.io/v1", "NetworkPolicy")),
     *(("batch/v1", "Job"), ("batch/v1", "CronJob")),
 )
-"""Kinds that belong to clusters and jobs, by version."""
+"""Kinds of objects that belong to clusters and jobs, by version."""
 OPERATOR: Final[Mapping[str, str]] = {"app.kubernetes.io/name": "headrace-operator"}
 LINES: Final = 5_000
 MOST_LOG: Final = 4 << 20
-"""Characters of one log, the newest."""
+"""Most characters of one log, the newest."""
 MOST_OBJECTS: Final = 5_000
-"""Of one kind."""
+"""Most objects of one kind."""
 ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "status.json": ("headrace", "status", "--events", "200", "--output", "json"),
     "containers.json": ("headrace", "containers", "--output", "json"),
@@ -44,13 +44,13 @@ ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "groups.json": ("headrace", "groups", "list", "--output", "json"),
     "balance.json": ("headrace", "balance", "--explain", "--output", "json"),
 }
-"""What the cluster itself is asked for, in one of its pods."""
+"""Commands that are run in one of the cluster's pods, by the file with their output."""
 
 Files = Iterator[tuple[str, str]]
 
 
 class Bundle:
-    """Collects what goes into the file."""
+    """Collects the content of the file."""
 
     def __init__(
         self, kubectl: Kubectl, *, namespace: str, lines: int = LINES, progress: Callable[[str], None]
@@ -62,7 +62,7 @@ class Bundle:
         self._problems: list[str] = []
 
     def files(self) -> Files:
-        """Name and content of each. Raises KubectlFailed where not even StreamClusters can be read."""
+        """Yield name and content of each file. Raises KubectlFailed if not even StreamClusters can be read."""
         clusters = self._kubectl.all(API, "StreamCluster", self._namespace)
         yield from self._written("StreamCluster", clusters)
         for kind in OF_HEADRACE[1:]:
@@ -80,7 +80,7 @@ class Bundle:
         for pod in [*pods, *operators]:
             yield from self._logs(pod)
         for cluster in clusters:
-            yield from self._account(cluster, pods)
+            yield from self._reports(cluster, pods)
         if self._problems:
             yield "problems.txt", "".join(f"{redacted_text(each)}\n" for each in self._problems)
 
@@ -128,8 +128,8 @@ class Bundle:
                     continue
                 yield f"logs/{namespace}/{name}/{container}{suffix}.log", redacted_text(text[-MOST_LOG:])
 
-    def _account(self, cluster: Manifest, pods: Sequence[Manifest]) -> Files:
-        """What a cluster says of itself, asked in its first pod that is ready."""
+    def _reports(self, cluster: Manifest, pods: Sequence[Manifest]) -> Files:
+        """Yield a cluster's own reports, from its first ready pod."""
         name = cluster["metadata"]["name"]
         pod = next((each for each in storage_pods(pods, name) if is_ready(each)), None)
         if pod is None:
@@ -147,9 +147,8 @@ class Bundle:
 
 
 def write(path: Path, files: Files, *, root: str) -> int:
-    """A new tar.xz that its owner alone may read; how many files are in it. Raises OSError; what was begun is deleted.
-
-    Raises FileExistsError where there is one.
+    """Write a new tar.xz that only its owner may read; return how many files it has. Raises OSError, after deleting an
+    incomplete file; FileExistsError if the file exists.
     """
     count = 0
     now = int(time.time())
@@ -172,13 +171,13 @@ def write(path: Path, files: Files, *, root: str) -> int:
 
 
 def _is_ours(found: Manifest) -> bool:
-    """Whether it belongs to a cluster or a job of Headrace's."""
+    """Return whether an object belongs to a cluster or a job of Headrace."""
     labels = found["metadata"].get("labels") or {}
     return CLUSTER_LABEL in labels or JOB_LABEL in labels or labels.get("app.kubernetes.io/name") == "headrace"
 
 
 def _inside(name: str) -> str:
-    """A name that stays in its folder, whatever a resource is called."""
+    """Return a name that stays in its folder, whatever a resource is called."""
     return "/".join(
         part.replace("\x00", "").replace("\\", "_") for part in name.split("/") if part not in ("", ".", "..")
     )

@@ -1,4 +1,4 @@
-"""What `kubectl headrace status` shows, of resources as Kubernetes has them. Pure."""
+"""The tables of `kubectl headrace status`, from resources as Kubernetes has them. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,7 +12,7 @@ READY: Final = "Ready"
 
 
 def clusters(resources: Sequence[Manifest]) -> list[Row]:
-    """A row for each StreamCluster."""
+    """Return a row for each StreamCluster."""
     return [
         {
             "namespace": each["metadata"].get("namespace"),
@@ -30,7 +30,7 @@ def clusters(resources: Sequence[Manifest]) -> list[Row]:
 
 
 def conditions(resources: Sequence[Manifest]) -> list[Row]:
-    """A row for each condition of each resource; those that are not so come first."""
+    """Return a row for each condition of each resource; those that are not True come first."""
     rows = [
         {
             "of": f"{each['kind'].lower()}/{each['metadata']['name']}",
@@ -47,7 +47,7 @@ def conditions(resources: Sequence[Manifest]) -> list[Row]:
 
 
 def nodes(resources: Sequence[Manifest], pods: Sequence[Manifest]) -> list[Row]:
-    """A row for each StorageNode, with what is known of its pod; then pods that have none yet."""
+    """Return a row for each StorageNode, with its pod's state; then a row for each pod without a node yet."""
     by_name = {each["metadata"]["name"]: each for each in pods}
     rows: list[Row] = []
     seen: set[str] = set()
@@ -82,19 +82,19 @@ def nodes(resources: Sequence[Manifest], pods: Sequence[Manifest]) -> list[Row]:
 
 
 def storage_pods(pods: Sequence[Manifest], cluster: str) -> list[Manifest]:
-    """The pods of a cluster's nodes."""
+    """Return the pods of a cluster's nodes."""
     wanted = selector(cluster)
     return [each for each in pods if wanted.items() <= (each["metadata"].get("labels") or {}).items()]
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether Kubernetes says so of a pod."""
+    """Return whether Kubernetes reports a pod as ready."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def links(resources: Sequence[Manifest]) -> list[Row]:
-    """A row for each ReplicationLink."""
+    """Return a row for each ReplicationLink."""
     return [
         {
             "namespace": each["metadata"].get("namespace"),
@@ -111,23 +111,23 @@ def links(resources: Sequence[Manifest]) -> list[Row]:
 
 
 def cluster_of(found: Mapping[str, Any]) -> str:
-    """The name of the cluster that an object belongs to; "": it says none."""
+    """Return the name of the cluster that an object belongs to; "" if it names none."""
     return str((found["metadata"].get("labels") or {}).get(CLUSTER_LABEL, ""))
 
 
 def number_of(node: Mapping[str, Any]) -> int | None:
-    """A StorageNode's id."""
+    """Return a StorageNode's id."""
     number = (node.get("status") or {}).get("nodeId")
     return int(number) if number is not None else None
 
 
 def pod_of(node: Mapping[str, Any]) -> str:
-    """The name of the pod of a StorageNode: a pod of several shards has a slot for each, `pod/1`."""
+    """Return the name of a StorageNode's pod, from its slot `pod/shard`."""
     return str((node.get("status") or {}).get("slot") or "").partition("/")[0]
 
 
 def condition(resource: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """One condition of a resource; nothing where it has none yet."""
+    """Return a condition of a resource; {} if it has none yet."""
     found = (resource.get("status") or {}).get("conditions") or []
     return next((each for each in found if each["type"] == kind), {})
 
@@ -144,7 +144,7 @@ def _of_pod(pod: Mapping[str, Any] | None) -> Row:
 
 
 def _why_not(pod: Mapping[str, Any]) -> str:
-    """Of a pod that is not ready, in Kubernetes' words."""
+    """Return why a pod is not ready, in Kubernetes' words."""
     if pod["metadata"].get("deletionTimestamp"):
         return "Terminating"
     for each in (pod.get("status") or {}).get("containerStatuses") or []:

@@ -1,4 +1,4 @@
-"""The driver's program, for spark-submit, which wants a file: `python -m headrace_spark.job` is the same."""
+"""The driver's program for spark-submit, which needs a file; same as `python -m headrace_spark.job`."""
 
 import sys
 

@@ -9,7 +9,7 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("headrace")` known to a session, and have its streaming queries commit cursors after every batch."""
+    """Register `format("headrace")` in a session, and make its streaming queries commit offsets after every batch."""
     from headrace_spark.cursors import CursorListener
     from headrace_spark.source import HeadraceSource
 

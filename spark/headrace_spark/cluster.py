@@ -1,8 +1,8 @@
-"""The way to the nodes of a cluster: connections, topics, and who leads which partition.
+"""The connections to the nodes of a cluster, its topics, and the leaders of partitions.
 
-Responsible for finding the right node for a question while nodes come and go. Knows nothing of Spark, of plans or of
-what records hold. One thread uses one Cluster. The versions asked for are those that Kafka 2.8 and later and Headrace
-all speak, so none are negotiated.
+Finds the right node for a request while nodes come and go. Knows nothing about Spark, plans or the content of records.
+A Cluster is used by one thread only. The API versions are those that Kafka 2.8 and later and Headrace all support, so
+none are negotiated.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,17 +25,17 @@ CLIENT_ID = "headrace-spark"
 METADATA_VERSION = 9
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 40.0
-"""How long an answer may take before the connection counts as lost."""
+"""Seconds without a response after which a connection counts as lost."""
 LARGEST_ANSWER = 1 << 30
-"""Bytes of the longest answer that is taken."""
+"""Most bytes of an accepted response."""
 BROKEN = (OSError, HeadraceError)
-"""What a connection to a dying or wrong node raises: lost, refused, slow, or bytes that are no answer."""
+"""Errors of a connection to a dying or wrong node: lost, refused, slow, or an invalid response."""
 
 Address = tuple[str, int]
 
 
 class Cluster(Closing):
-    """The cluster behind `connection.bootstrap`. Use as a context, or close it."""
+    """The cluster behind `connection.bootstrap`. Use it as a context manager, or close it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -52,27 +52,28 @@ class Cluster(Closing):
         self._open.clear()
 
     def retry(self, what: str) -> Retry:
-        """A Retry with the time that the options allow; `what` reads as "cannot <what>"."""
+        """Return a Retry with the time that the options allow; `what` completes "cannot <what>"."""
         return Retry(self._connection.timeout_s, what=what)
 
     # --- nodes ---
 
     def address(self, node: int) -> Address:
-        """Where a node is reached. Raises KeyError for one that the cluster has not named."""
+        """Return a node's address. Raises KeyError for a node that the cluster has not named."""
         return self._nodes[node]
 
     def to_node(self, node: int) -> BrokerConnection:
-        """A connection to a node by its id, kept for later calls. Raises OSError, KeyError for an unknown node, and
-        Refused, BadOption for what the options say of security."""
+        """Return a connection to a node by its id, kept for later calls. Raises OSError, KeyError for an unknown node,
+        and Refused, BadOption for faults of the security options.
+        """
         return self._to(self._nodes[node])
 
     def drop(self, node: int) -> None:
-        """Forget the connection to a node that broke, and what it leads."""
+        """Close a broken connection to a node, and forget which partitions it leads."""
         self._close(self._nodes.get(node))
         self._leaders = {partition: leader for partition, leader in self._leaders.items() if leader != node}
 
     def call(self, address: Address, api_key: int, version: int, body: bytes) -> memoryview:
-        """One request to one node; the body of its answer. Raises one of BROKEN."""
+        """Send one request to one node; return the body of the response. Raises one of BROKEN."""
         try:
             return self._to(address).call(api_key, version, body)
         except BROKEN:
@@ -80,7 +81,7 @@ class Cluster(Closing):
             raise
 
     def call_any(self, api_key: int, version: int, body: bytes) -> memoryview:
-        """The answer's body of the first node that gives one. Raises what the last node raised."""
+        """Return the response body of the first node that gives one. Raises the last node's error."""
         reason: Exception = Unreachable("the option bootstrap names no node")
         for address in dict.fromkeys((*self._open, *self._connection.bootstrap, *self._nodes.values())):
             try:
@@ -118,9 +119,9 @@ class Cluster(Closing):
     # --- topics and leaders ---
 
     def partition_counts(self, topics: Sequence[str] | None, *, create: bool = False) -> dict[str, int]:
-        """How many partitions each topic has; of all topics for None. Absent topics are left out.
+        """Return how many partitions each topic has; None: of all topics. Absent topics are left out.
 
-        `create` lets the cluster make a topic that it does not have, where its policy allows. Raises SourceError.
+        `create` lets the cluster create absent topics, if its policy allows. Raises SourceError.
         """
         retry = self.retry("read the cluster's topics")
         while True:
@@ -145,9 +146,9 @@ class Cluster(Closing):
             retry.pause(again)
 
     def leaders(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The node that leads each partition, as far as known; asks the cluster about those not yet seen.
+        """Return the leader of each partition, as far as known; asks the cluster about unknown ones.
 
-        Raises one of BROKEN where no node answers.
+        Raises one of BROKEN if no node answers.
         """
         wanted = list(partitions)
         unknown = sorted({topic for topic, number in wanted if (topic, number) not in self._leaders})
@@ -156,12 +157,12 @@ class Cluster(Closing):
         return {partition: self._leaders[partition] for partition in wanted if partition in self._leaders}
 
     def is_absent(self, partition: Partition) -> bool:
-        """Whether the cluster said, when it was last asked, that it does not have the partition."""
+        """Return whether the cluster's last answer does not contain the partition."""
         topic, number = partition
         return number >= self._counts.get(topic, number + 1)
 
     def forget(self, partition: Partition) -> None:
-        """Forget who leads a partition; the next `leaders` asks again."""
+        """Forget the leader of a partition; the next `leaders` asks the cluster again."""
         self._leaders.pop(partition, None)
 
     def _metadata(self, topics: Sequence[str] | None, *, create: bool) -> metadata.MetadataResponse:
@@ -185,7 +186,7 @@ class Cluster(Closing):
 
 
 def access_of(connection: Connection) -> Access:
-    """As the options or their file say. Raises BadOption."""
+    """Return the access that the options or the properties file describe. Raises BadOption."""
     if not connection.properties_file:
         security, source = connection.security, "the options kafka.ssl"
     else:

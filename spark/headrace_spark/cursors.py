@@ -1,10 +1,10 @@
-"""Cursors right after each batch, for every tool that shows a group's lag.
+"""Commits offsets right after each batch, for all tools that show a group's lag.
 
 Spark calls a source's `commit` only when it plans the next batch, which on a quiet stream is when the next record
-comes: until then the lag would look too large. A listener in the driver commits as soon as Spark reports the batch.
-It knows the cluster by what the source reports, which holds no secret: where options say who asks, and no file does,
-the source alone commits. Responsible for nothing else; a failed commit is logged and made good by the next one, since
-cursors of a Spark query are for others to see: the query itself goes on from its checkpoint.
+arrives: until then the lag would look too large. A listener in the driver commits as soon as Spark reports the batch.
+It finds the cluster in what the source reports, which holds no secrets: if credentials are in options rather than in a
+file, only the source commits. A failed commit is logged, and the next commit covers it: the committed offsets of a
+Spark query are for others to see, the query itself continues from its checkpoint.
 """
 
 import json
@@ -34,20 +34,20 @@ _COMMIT_TIMEOUT_S = 10.0
 
 
 class CursorListener(StreamingQueryListener):
-    """Commits the cursors of every `format("headrace")` source of a session's queries."""
+    """Commits the offsets of all `format("headrace")` sources of a session's queries."""
 
     @classmethod
     def add_to(cls, spark: "SparkSession") -> None:
         """Add the listener to a session, once."""
         if not getattr(spark, "_headrace_cursors", False):
             spark.streams.addListener(cls())
-            spark._headrace_cursors = True  # type: ignore[attr-defined]  # the session's own memory that it has one
+            spark._headrace_cursors = True  # type: ignore[attr-defined]  # marks the session
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing to do."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Commit what the batch read."""
+        """Commit the offsets up to which the batch read."""
         for end, reported in _sources(event.progress):
             if "bootstrap" not in reported:
                 continue
@@ -63,19 +63,19 @@ class CursorListener(StreamingQueryListener):
                 log.warning("the cursors of group %s are behind until the next batch: %s", end["group"], error)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to do: the last batch's cursors are committed."""
+        """Nothing to do: the last batch's offsets are committed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Nothing to do: every finished batch has been reported."""
 
 
 def lag(progress: "StreamingQueryProgress") -> int:
-    """How many records the query's headrace sources stay behind the cluster after this batch."""
+    """Return by how many records the query's Headrace sources are behind the cluster after this batch."""
     return sum(int(reported["lag"]) for _, reported in _sources(progress))
 
 
 def _sources(progress: "StreamingQueryProgress") -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """(end offset, reported latest offset) of each source of ours."""
+    """Return (end offset, reported latest offset) of each Headrace source."""
     found = []
     for source in progress.sources:
         try:

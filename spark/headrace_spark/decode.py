@@ -1,13 +1,13 @@
 """Kafka record batches (version 2) to Arrow columns, without a Python object per record.
 
-Responsible for what a Fetch answer's record bytes mean: checksums, compression, control batches, aborted
-transactions, the records' fields. Knows nothing of sockets, retries or Spark. The schema is in encode.py.
+Interprets the record bytes of a Fetch response: checksums, compression, control batches, aborted transactions, the
+records' fields. Knows nothing about sockets, retries or Spark. The schema is in encode.py.
 
-Only the records' borders are found one by one (a record's length says where the next starts); all their fields are
-then read at once with numpy, over all batches of an answer, so many small batches cost little more than a large one.
-Arrow cuts the keys and values out of the answer's buffer: seen as one binary array whose values are, in turn, what
-lies before a key, the key, what lies before the value, and the value, `take` picks every second one. That is the only
-copy, and what is returned holds on to nothing of the answer.
+Only the records' borders are found one by one (a record's length says where the next one starts); all fields are then
+read at once with numpy, over all batches of a response, so many small batches cost little more than a large one. Arrow
+takes keys and values out of the response's buffer: as one binary array whose elements are, in turn, the bytes before a
+key, the key, the bytes before the value, and the value; `take` picks every second one. This is the only copy, and the
+result holds no reference to the response.
 """
 
 import itertools
@@ -27,22 +27,22 @@ from headrace.wire.compression import decompress
 from headrace_spark.encode import CRC_START, HEADER
 
 FIRST_LEAP, WALK = 64, 512
-"""Records that are looked at in one go for being of one size, and that are walked one by one where they are not."""
+"""FIRST_LEAP: records whose sizes are first compared at once. WALK: records that are walked one by one otherwise."""
 NO_TIME = -(1 << 63)
 LENGTH_END = 12
-"""A batch's length field counts the bytes after it."""
+"""Offset in a batch up to the end of its length field, which counts the bytes after it."""
 
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
 class CorruptRecords(Exception):
-    """Bytes that are not the record batches they claim to be."""
+    """Bytes that are not valid record batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """A producer's transaction that was aborted; its data batches start at `first_offset`."""
+    """An aborted transaction of a producer; its data batches start at `first_offset`."""
 
     producer_id: int
     first_offset: int
@@ -50,21 +50,21 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of one partition, column by column, each of shape (rows,)."""
+    """Records of one partition as columns, each of shape (rows,)."""
 
     key: pa.Array
     value: pa.Array
     offset: Int64s
     timestamp: Int64s
-    """Milliseconds since 1970; NO_TIME where what a batch says is beyond 64 bits."""
+    """Milliseconds since 1970; NO_TIME if the batch's value exceeds 64 bits."""
     timestamp_type: npt.NDArray[np.int32]
-    """0 = set by the producer, 1 = by the broker at append."""
+    """0 = set by the producer, 1 = by the broker on append."""
     headers: pa.Array | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch's fields that its records need, and its records: uncompressed, or where they lie in the answer."""
+    """The fields of a batch that its records need, and its records, uncompressed."""
 
     base_offset: int
     base_timestamp: int
@@ -73,16 +73,16 @@ class _Batch:
     count: int
     records: memoryview | bytes
     place: int
-    """Where the records start in the answer; -1 where they were compressed."""
+    """Where the records start in the response; -1 if they were compressed."""
 
 
 def decode(
     answer: memoryview, *, first: int, end: int, aborted: Sequence[AbortedTransaction] = (), with_headers: bool = False
 ) -> tuple[Records | None, int]:
-    """(the records with first <= offset < end, the offset to read next).
+    """Return (the records with first <= offset < end, the offset to read next).
 
-    `answer` is a Fetch answer's record bytes: whole batches, perhaps with a cut one at its end. The offset to read
-    next is `first` where the answer holds no whole batch. Raises CorruptRecords.
+    `answer` holds the record bytes of a Fetch response: whole batches, possibly with a truncated one at the end. The
+    offset to read next is `first` if there is no whole batch. Raises CorruptRecords.
     """
     batches, following = _visible_batches(answer, first=first, end=end, aborted=aborted)
     if not batches:
@@ -97,7 +97,7 @@ def decode(
 
 
 def whole_batches(answer: memoryview) -> Iterable[memoryview]:
-    """Each whole batch of a Fetch answer. Raises CorruptRecords at one that is not of version 2."""
+    """Yield each whole batch of a Fetch response. Raises CorruptRecords for a batch that is not of version 2."""
     place = 0
     while place + HEADER.size <= len(answer):
         (length,) = struct.unpack_from(">i", answer, place + 8)
@@ -114,7 +114,7 @@ def whole_batches(answer: memoryview) -> Iterable[memoryview]:
 def _visible_batches(
     answer: memoryview, *, first: int, end: int, aborted: Sequence[AbortedTransaction]
 ) -> tuple[list[_Batch], int]:
-    """(the batches of committed records that reach into [first, end), the offset to read next)."""
+    """Return (the batches of committed records that overlap [first, end), the offset to read next)."""
     waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
     dropped: set[int] = set()
     batches, following, after = list[_Batch](), first, 0
@@ -124,7 +124,7 @@ def _visible_batches(
         base, _, _, _, crc, attributes, delta, base_time, max_time, producer, _, _, count = HEADER.unpack_from(view)
         if base >= end:
             break
-        if crc32c(view[CRC_START:]) != crc & 0xFFFFFFFF:  # of where it ends, too
+        if crc32c(view[CRC_START:]) != crc & 0xFFFFFFFF:  # before `delta` is trusted below
             raise CorruptRecords(f"the record batch at offset {base} fails its checksum")
         if base + delta < first:
             continue
@@ -153,7 +153,7 @@ def _uncompressed(records: memoryview, codec: int) -> bytes | memoryview:
 
 
 def _laid_out(answer: memoryview, batches: Sequence[_Batch]) -> tuple[memoryview | bytes, list[int]]:
-    """(one buffer with all batches' records, where each batch's start): the answer itself if none is compressed."""
+    """Return (one buffer with all batches' records, each batch's start): the response itself if none is compressed."""
     if all(batch.place >= 0 for batch in batches):
         return answer, [batch.place for batch in batches]
     sizes = (len(batch.records) for batch in batches)
@@ -161,10 +161,10 @@ def _laid_out(answer: memoryview, batches: Sequence[_Batch]) -> tuple[memoryview
 
 
 def _record_starts(content: memoryview | bytes, batches: Sequence[_Batch], places: Sequence[int]) -> Int64s:
-    """Where the fields of each record start (after its length), shape (records,).
+    """Return where the fields of each record start (after its length), shape (records,).
 
-    A record says where the next one starts, so this is a walk. Records of one size are leapt over many at a time: if
-    every `step` bytes stand the bytes of the same length, then each of them is where the one before says.
+    A record's length gives the start of the next one, so the records are walked. Records of equal size are skipped many
+    at a time: if the bytes of the same length recur every `step` bytes, each of them is where the record before says.
     """
     cells = np.frombuffer(content, np.uint8)
     found: list[Int64s] = []
@@ -194,7 +194,7 @@ class _Run(NamedTuple):
 
 
 def _equal_run(content: memoryview | bytes, cells: Bytes, place: int, most: int) -> _Run | None:
-    """The records from `place` on, at most `most`, that have one size; None where they are over 8 KiB."""
+    """Return the records from `place` on that have equal sizes, at most `most`; None if they are over 8 KiB."""
     first, second = content[place], content[place + 1]
     if first < 0x80:
         width, step = 1, 1 + (first >> 1)
@@ -211,7 +211,9 @@ def _equal_run(content: memoryview | bytes, cells: Bytes, place: int, most: int)
 
 
 def _walk(content: memoryview | bytes, place: int, count: int) -> tuple[Int64s, int]:
-    """(where the fields of the next `count` records start, where the last one ends). Raises IndexError at the end."""
+    """Return (the starts of the fields of the next `count` records, the end of the last). Raises IndexError at the
+    buffer's end.
+    """
     starts: list[int] = []
     add = starts.append
     for _ in range(count):
@@ -268,7 +270,7 @@ def _columns(content: memoryview | bytes, starts: Int64s, batches: Sequence[_Bat
 
 
 def _read_varints(cells: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
-    """(the zigzag varint at each place, the place after it), shape (records,) each. Raises CorruptRecords."""
+    """Return (the zigzag varint at each place, the place after it), shape (records,) each. Raises CorruptRecords."""
     byte = cells[np.minimum(places, len(cells) - 1)].astype(np.int64)
     value = byte & 0x7F
     after = places + 1
@@ -291,7 +293,8 @@ Field = tuple[Int64s, Int64s, npt.NDArray[np.bool_]]
 
 
 def _cut(content: memoryview | bytes, *fields: Field) -> list[pa.Array]:
-    """One binary array per field; the fields of a record follow each other in `content`, and so do the records."""
+    """Return one binary array per field; in `content` the fields of a record follow each other, and so do the records.
+    """
     records = len(fields[0][0])
     width = 2 * len(fields)
     borders = np.empty(records * width + 1, np.int64)
@@ -319,7 +322,7 @@ def _cut(content: memoryview | bytes, *fields: Field) -> list[pa.Array]:
 
 
 def _headers(content: memoryview | bytes, cells: Bytes, places: Int64s) -> pa.Array:
-    """list<struct<key, value>> of every record, null where a record has none, as Spark's Kafka source has it."""
+    """Return list<struct<key, value>> of every record, null if a record has none, like Spark's Kafka source."""
     counts, places = _read_varints(cells, places)
     rounds: list[tuple[Int64s, Int64s, Int64s, Int64s, Int64s]] = []
     rows = np.flatnonzero(counts > 0)
@@ -350,7 +353,7 @@ def _headers(content: memoryview | bytes, cells: Bytes, places: Int64s) -> pa.Ar
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Names as text; bytes that are no UTF-8 are replaced (U+FFFD), as Kafka's own client does."""
+    """Return names as text; bytes that are not UTF-8 are replaced (U+FFFD), as in Kafka's own client."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

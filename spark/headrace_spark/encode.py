@@ -1,14 +1,14 @@
-"""Rows of Arrow columns to one Kafka record batch (version 2), without a Python object per row.
+"""Encodes rows of Arrow columns as one Kafka record batch (version 2), without a Python object per row.
 
-Responsible for the bytes of a record batch. Knows nothing of topics, partitions, sockets or Spark.
+Defines the bytes of a record batch. Knows nothing about topics, partitions, sockets or Spark.
 
     RecordBatch => BaseOffset(8) Length(4) LeaderEpoch(4) Magic(1) CRC(4) Attributes(2) LastOffsetDelta(4)
                    BaseTimestamp(8) MaxTimestamp(8) ProducerId(8) ProducerEpoch(2) BaseSequence(4) Count(4) [Record]
     Record      => Length Attributes(1) TimestampDelta OffsetDelta KeyLength Key ValueLength Value HeaderCount [Header]
     Header      => KeyLength Key ValueLength Value          (lengths and deltas are zigzag varints, -1 = null)
 
-The varints of all rows are made as one matrix of bytes, and Arrow's element-wise join puts them between the keys and
-values, so the joined column's buffer is the batch's record section.
+The varints of all rows are computed as one matrix of bytes, and Arrow's element-wise join puts them between keys and
+values, so that the joined column's buffer is the batch's record section.
 """
 
 import struct
@@ -25,15 +25,16 @@ from headrace_spark.murmur2 import binary_parts
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_START = 21
-"""The checksum covers everything from the attributes on."""
+"""Where the checksummed bytes start: everything from the attributes on."""
 TOKEN = struct.Struct(">qhi")
 TOKEN_START = 43
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows for one partition. All columns have one length; `key`, `value` are large_binary, `headers` is
-    list<struct<key: string, value: binary>> or None, `timestamps` int64 milliseconds since 1970, shape (rows,)."""
+    """Rows for one partition. All columns have equal length; `key`, `value` are large_binary, `headers` is
+    list<struct<key: string, value: binary>> or None, `timestamps` int64 milliseconds since 1970, shape (rows,).
+    """
 
     key: pa.Array | None
     value: pa.Array
@@ -44,7 +45,7 @@ class Columns:
         return len(self.value)
 
     def take(self, rows: npt.NDArray[np.int64]) -> "Columns":
-        """The rows with these numbers, in this order."""
+        """Return the rows with these numbers, in this order."""
         index = pa.array(rows)
         return Columns(
             key=None if self.key is None else self.key.take(index),
@@ -56,7 +57,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class ProducerToken:
-    """What stands in a batch's producer id, epoch and first sequence number."""
+    """The producer id, epoch and base sequence number of a batch."""
 
     producer_id: int
     producer_epoch: int
@@ -67,14 +68,15 @@ NO_PRODUCER = ProducerToken(-1, -1, -1)
 
 
 def codec_of(compression: str) -> int:
-    """The number of a compression in a batch's attributes. Raises ValueError for an unknown name."""
+    """Return the number of a compression codec in a batch's attributes. Raises ValueError for an unknown name."""
     if compression not in NAMES:
         raise ValueError(f"unknown compression {compression!r}: use one of {', '.join(NAMES)}")
     return NAMES.index(compression)
 
 
 def build_batch(columns: Columns, *, token: ProducerToken = NO_PRODUCER, compression: str = "none") -> bytes:
-    """One record batch of all rows, base offset 0. Raises ValueError for no rows or an unknown compression."""
+    """Return one record batch of all rows, with base offset 0. Raises ValueError for no rows or an unknown compression.
+    """
     rows = len(columns)
     if rows == 0:
         raise ValueError("a record batch needs at least one record")
@@ -93,12 +95,12 @@ def build_batch(columns: Columns, *, token: ProducerToken = NO_PRODUCER, compres
 
 
 def token_of(batch: bytes | memoryview) -> ProducerToken:
-    """The token of a record batch."""
+    """Return the token of a record batch."""
     return ProducerToken(*TOKEN.unpack_from(batch, TOKEN_START))
 
 
 def with_token(batch: bytes, token: ProducerToken) -> bytes:
-    """The same record batch under another token."""
+    """Return the same record batch with another token."""
     other = bytearray(batch)
     TOKEN.pack_into(other, TOKEN_START, token.producer_id, token.producer_epoch, token.base_sequence)
     return _with_checksum(other)
@@ -110,7 +112,7 @@ def _with_checksum(batch: bytearray) -> bytes:
 
 
 def record_sizes(columns: Columns) -> npt.NDArray[np.int64]:
-    """An upper bound of each row's bytes in a batch, shape (rows,)."""
+    """Return an upper bound of each row's bytes in a batch, shape (rows,)."""
     sizes = np.full(len(columns), 32, np.int64)
     for column in (columns.key, columns.value):
         if column is not None:
@@ -149,7 +151,7 @@ def _records(columns: Columns) -> pa.Buffer:
 
 
 def _tails(headers: pa.Array | None, rows: int) -> tuple[pa.Scalar | pa.Array, npt.NDArray[np.int64]]:
-    """The header count and the headers of each row, and their sizes, shape (rows,)."""
+    """Return the header count and headers of each row, and their sizes, shape (rows,)."""
     if headers is None:
         return pa.scalar(b"\x00", pa.large_binary()), np.ones(rows, np.int64)
     content, starts = _header_bytes(headers)
@@ -163,7 +165,7 @@ def _tails(headers: pa.Array | None, rows: int) -> tuple[pa.Scalar | pa.Array, n
 
 
 def _header_bytes(headers: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """(the bytes of every header of every row, the number of the first header of each row, shape (rows + 1,))."""
+    """Return (the bytes of every header of all rows, the index of each row's first header, shape (rows + 1,))."""
     counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0), dtype=np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), counts.cumsum()])
     flat = headers.flatten()
@@ -185,7 +187,7 @@ def _header_bytes(headers: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
 
 
 def _lengths(column: pa.Array | None, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """(bytes of each value, null counting 0; zigzag of its length on the wire, null being -1), shape (rows,) each."""
+    """Return (bytes of each value, 0 for null; the zigzag length in the record, of -1 for null), shape (rows,) each."""
     if column is None:
         return np.zeros(rows, np.int64), np.ones(rows, np.uint64)
     sizes = np.diff(binary_parts(column)[0])
@@ -201,7 +203,7 @@ def _zigzag(values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 def _varint_width(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Bytes that each value takes as an unsigned varint, shape (rows,)."""
+    """Return how many bytes each value takes as an unsigned varint, shape (rows,)."""
     width = np.ones(len(values), np.int64)
     limit, top = 7, int(values.max(initial=0))
     while top >> limit:
@@ -211,7 +213,7 @@ def _varint_width(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 
 def _varints(fields: list[npt.NDArray[np.uint64]]) -> pa.Array:
-    """One large_binary value a row: the varints of all its fields, one after the other."""
+    """Return one large_binary value per row: the varints of all its fields, concatenated."""
     blocks, masks = [], []
     for values in fields:
         width = _varint_width(values)

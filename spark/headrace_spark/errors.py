@@ -1,4 +1,4 @@
-"""What goes wrong between Spark and the cluster, each as one line that says what to do."""
+"""The errors between Spark and the cluster, each with one line that says what to do."""
 
 from headrace.base.errors import Code
 
@@ -25,12 +25,13 @@ RETRIABLE = frozenset(
         Code.UNKNOWN_TOPIC_ID,
     }
 )
-"""Answers after which the same request may succeed, perhaps on another node (org.apache.kafka.common.errors
-.RetriableException)."""
+"""Error codes after which the same request may succeed, perhaps on another node
+(org.apache.kafka.common.errors.RetriableException).
+"""
 
 
 class SourceError(Exception):
-    """Every error that this package raises on purpose. The message is one line."""
+    """Base of all errors that this package raises deliberately. The message is one line."""
 
 
 class BadOption(SourceError, ValueError):
@@ -38,11 +39,11 @@ class BadOption(SourceError, ValueError):
 
 
 class DataLoss(SourceError):
-    """Records that the query should have read are gone: expired, deleted, or their topic was."""
+    """Records that the query should have read are gone: they expired, or they or their topic were deleted."""
 
 
 class BrokerError(SourceError):
-    """A node's answer with a Kafka error code that is not, or no longer, tried again."""
+    """A node's response with a Kafka error code that is not retried, or no longer."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -53,15 +54,15 @@ class BrokerError(SourceError):
 
 
 class Refused(SourceError):
-    """The cluster does not take what the options say of who asks, or is not to be trusted: no use to try again."""
+    """The cluster rejects the credentials in the options, or is not trusted: a retry cannot succeed."""
 
 
 class Unreachable(SourceError):
-    """No node could be reached, or none answered, until the time allowed was over."""
+    """No node could be reached, or none answered, within the allowed time."""
 
 
 def code_name(code: int) -> str:
-    """Kafka's name of an error code, or its number."""
+    """Return Kafka's name of an error code, or its number."""
     try:
         return Code(code).name
     except ValueError:

@@ -1,8 +1,7 @@
 """Kafka's default partitioner over Arrow columns: murmur2 of the key, so that Spark and Kafka clients agree.
 
-Responsible for the hash (org.apache.kafka.common.utils.Utils.murmur2, seed 0x9747b28c) and for the step from hash
-to partition. Knows nothing of topics, rows or Spark. All rows are hashed at once with numpy: the loop runs over the
-4-byte words of the longest key, not over rows.
+Computes the hash (org.apache.kafka.common.utils.Utils.murmur2, seed 0x9747b28c) and the partition from it. All rows are
+hashed at once with numpy: the loop runs over the 4-byte words of the longest key, not over rows.
 """
 
 import numpy as np
@@ -14,11 +13,9 @@ _SEED = np.uint32(0x9747B28C)
 
 
 def binary_parts(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """(offsets, bytes) of a binary, string, large_binary or large_string array.
+    """Return (offsets, bytes) of a binary, string, large_binary or large_string array.
 
-    Value i is bytes[offsets[i] : offsets[i + 1]].
-
-    Shapes: (rows + 1,) and (bytes,). Nothing is copied but the offsets.
+    Value i is bytes[offsets[i] : offsets[i + 1]]. Shapes: (rows + 1,) and (bytes,). Only the offsets are copied.
     """
     wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
     if not wide and not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
@@ -32,7 +29,7 @@ def binary_parts(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
 
 
 def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """The hash of each key, shape (rows,). A null counts as the empty key; callers mask nulls."""
+    """Return the hash of each key, shape (rows,). A null hashes like an empty key; callers mask nulls."""
     offsets, content = binary_parts(keys)
     starts, sizes = offsets[:-1], np.diff(offsets)
     hashes = _SEED ^ sizes.astype(np.uint32)
@@ -61,7 +58,7 @@ def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _word(content: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Little-endian 32-bit words that start at `places`."""
+    """Return the little-endian 32-bit words that start at `places`."""
     word = content[places].astype(np.uint32)
     for byte in (1, 2, 3):
         word |= content[places + byte].astype(np.uint32) << np.uint32(8 * byte)
@@ -69,5 +66,6 @@ def _word(content: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.
 
 
 def partitions_of(keys: pa.Array, partitions: int) -> npt.NDArray[np.int32]:
-    """The partition of each key, as Kafka's clients choose it: toPositive(murmur2(key)) % partitions. Shape (rows,)."""
+    """Return each key's partition, as Kafka's clients choose it: toPositive(murmur2(key)) % partitions. Shape (rows,).
+    """
     return ((murmur2(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)

@@ -1,7 +1,7 @@
-"""Offsets and cursors: what a query's driver asks of partitions and of a group's coordinator.
+"""Offsets of partitions and committed offsets of groups, for a query's driver.
 
-Responsible for ListOffsets, FindCoordinator, OffsetCommit and OffsetFetch over a Cluster. Knows nothing of records. A
-module of its own because tasks do without it: kio's schemas take a while to load.
+Uses ListOffsets, FindCoordinator, OffsetCommit and OffsetFetch over a Cluster. This is a separate module because tasks
+do not need it, and kio's schemas take a while to load.
 """
 
 from collections import defaultdict
@@ -24,11 +24,11 @@ VERSIONS: Final = {
 
 
 def find_offsets(cluster: Cluster, wanted: Mapping[Partition, int], *, read_committed: bool) -> dict[Partition, int]:
-    """An offset for each partition: of the first record (EARLIEST), the next one (LATEST), or the first record at or
-    after a time in milliseconds, which is the next one's where there is none.
+    """Return an offset for each partition: of the first record (EARLIEST), the next one (LATEST), or the first record
+    at or after a time in milliseconds, which is the next offset if there is no such record.
 
-    With `read_committed` the next one is the first of an open transaction. Raises SourceError, also where the cluster
-    does not have a partition.
+    With `read_committed` the next offset is the first one of an open transaction. Raises SourceError, also if the
+    cluster does not have a partition.
     """
     found: dict[Partition, int] = {}
     retry = cluster.retry("read the offsets of a partition")
@@ -74,7 +74,7 @@ def _by_node(wanted: Mapping[Partition, int], leaders: Mapping[Partition, int]) 
 def _list_offsets(
     cluster: Cluster, node: int, wanted: Mapping[Partition, int], *, read_committed: bool
 ) -> dict[Partition, tuple[int, int]]:
-    """(error code, offset) of each partition."""
+    """Return (error code, offset) of each partition."""
     topics: dict[str, list[dict[str, int]]] = defaultdict(list)
     for (topic, number), at in wanted.items():
         topics[topic].append({"partition_index": number, "timestamp": at})
@@ -92,7 +92,7 @@ def _list_offsets(
 
 
 def commit_cursors(cluster: Cluster, group: str, cursors: Mapping[Partition, int]) -> None:
-    """Commit a group's cursors. Topics that are gone are left out. Raises SourceError."""
+    """Commit a group's offsets. Deleted topics are ignored. Raises SourceError."""
     topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for (topic, number), offset in cursors.items():
         topics[topic].append({"partition_index": number, "committed_offset": offset, "committed_metadata": ""})
@@ -112,7 +112,7 @@ def commit_cursors(cluster: Cluster, group: str, cursors: Mapping[Partition, int
 
 
 def committed_cursors(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """A group's cursors, of those partitions that have one. Raises SourceError."""
+    """Return a group's committed offsets, for the partitions that have one. Raises SourceError."""
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, number in partitions:
         topics[topic].append(number)
@@ -143,7 +143,8 @@ def _ask_coordinator(
     codes: Callable[[Any], Iterator[int]],
     accepted: Sequence[int],
 ) -> Any:
-    """An answer from the group's coordinator all of whose codes are NONE or accepted. Raises SourceError."""
+    """Return a response of the group's coordinator in which all error codes are NONE or accepted. Raises SourceError.
+    """
     retry = cluster.retry(f"reach the cursors of group {group}")
     while True:
         try:
@@ -163,7 +164,8 @@ def _ask_coordinator(
 
 
 def _ask(cluster: Cluster, address: Address | None, key: ApiKey, fields: Mapping[str, Any]) -> Any:
-    """One request and its answer, as kio's entity; of any node for no address. Raises one of BROKEN."""
+    """Send one request and return the response as kio's entity; without an address, to any node. Raises one of BROKEN.
+    """
     version = VERSIONS[key]
     body = generic_codec.encode_request(key, version, fields)
     answer = cluster.call_any(key, version, body) if address is None else cluster.call(address, key, version, body)

@@ -1,14 +1,14 @@
-"""Stores a task's record batches, each once, and never takes other rows for those that are stored.
+"""Stores a task's record batches, each once, and never mistakes different rows for stored ones.
 
-Responsible for what a partition's answer "I have that" is worth. A token names a task, not its rows: an attempt may
-have other ones (a random key, a source that is not repeatable, a topic that has grown), and those that came to a
-partition first keep the token. So what is stored there is read back and compared. Where it is not what was sent, that
-goes there too, under a token of its own, made from its rows: rows may then be there twice, and none is missing.
+Verifies a partition's answer "already stored". A token names a task, not its rows: another attempt may have different
+rows (a random key, a source that is not repeatable, a topic that has grown), and the rows that reached a partition
+first keep the token. So the stored batch is read back and compared. If it differs from the one sent, the latter is
+stored too, under another token that is derived from its rows: rows may then be stored twice, and none is missing.
 
 Invariants
 
-1. A batch is left out only if its token's batch is stored with the same rows, in whatever order.
-2. Tokens made from rows, which partitions keep like others, come of such differences alone.
+1. A batch is skipped only if its token's batch is stored with the same rows, in any order.
+2. Tokens derived from rows, which partitions keep like others, are used only for such differences.
 """
 
 import hashlib
@@ -34,7 +34,8 @@ DIGEST_BYTES = 16
 def store_once(cluster: Cluster, batches: Iterable[Outgoing], *, timed: bool) -> None:
     """Store every batch, those of one partition in the order given. Returns when all are acknowledged.
 
-    `timed`: the rows have timestamps of their own, so two that differ in nothing else are two. Raises SourceError.
+    `timed`: the rows have their own timestamps, so that two rows that differ only in them are different. Raises
+    SourceError.
     """
     others: list[Outgoing] = []
     for repeat in send_all(cluster, batches):
@@ -56,7 +57,7 @@ def _is_stored(cluster: Cluster, repeat: Repeat, *, timed: bool) -> bool:
 
 
 def _digest(records: Records, *, timed: bool) -> bytes:
-    """The same for the same rows, in whatever order."""
+    """Return a digest that is the same for the same rows, in any order."""
     times = records.timestamp.tolist() if timed else itertools.repeat(None)
     headers = itertools.repeat(None) if records.headers is None else records.headers.to_pylist()
     rows = zip(records.key.to_pylist(), records.value.to_pylist(), headers, times, strict=False)
@@ -74,7 +75,7 @@ def _records(partition: Partition, batch: memoryview) -> Records:
 
 
 def _read_back(cluster: Cluster, partition: Partition, offset: int) -> memoryview | None:
-    """The batch that begins at an offset; None where there is none any more. Raises SourceError."""
+    """Return the batch that begins at an offset; None if it no longer exists. Raises SourceError."""
     request = fetch_request([(partition, offset)], read_committed=False, partition_bytes=1, answer_bytes=1)
     retry = cluster.retry("read back what a partition has stored")
     replica: int | None = None

@@ -1,7 +1,7 @@
-"""The options of `format("headrace")`, read once and checked at once.
+"""The options of `format("headrace")`, parsed and checked together.
 
-Responsible for names, defaults and messages of options, and for how a topic's name within a stream and its full
-name belong together. Knows nothing of Spark's session or of the network.
+Defines names, defaults and error messages of options, and the relation between a topic's name within a stream and its
+full name. Knows nothing about Spark's session or the network.
 """
 
 import json
@@ -20,9 +20,11 @@ from headrace_spark.errors import BadOption
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Kafka's marks for the first and the next offset of a partition, in startingOffsets as in ListOffsets."""
+"""Kafka's special values for the first (-2) and the next (-1) offset of a partition, in startingOffsets as in
+ListOffsets.
+"""
 DEFAULT_STREAM: Final = "/default"
-"""Of topics with a bare name, where the cluster is Headrace and its listener has no other."""
+"""The stream of topics with a bare name in a Headrace cluster, unless its listener has another default."""
 MIB = 1 << 20
 LARGEST_INT32: Final = 2**31 - 1
 LARGEST_INT64: Final = 2**63 - 1
@@ -37,8 +39,8 @@ Partition = tuple[str, int]
 class Place:
     """Where reading starts or ends: a mark or a time for all partitions, or an offset for each.
 
-    `each` holds offsets, EARLIEST or LATEST by partition; `mark` stands for partitions that `each` leaves out, or is
-    None where the option says that every partition must be named. `time` is in milliseconds since 1970.
+    `each` holds offsets, EARLIEST or LATEST by partition; `mark` applies to partitions that `each` leaves out, or is
+    None if every partition must be named. `time` is in milliseconds since 1970.
     """
 
     mark: Literal[-2, -1] | None = None
@@ -52,27 +54,27 @@ class Connection:
 
     bootstrap: tuple[tuple[str, int], ...]
     timeout_s: float
-    """How long a request is tried again, with backoff, before the query fails."""
+    """Seconds for which a request is retried, with backoff, before the query fails."""
     security: Security = field(default_factory=Security)
-    """Who asks, and whom to trust, as options say it. Its secrets are in no repr."""
+    """Credentials and trusted authorities from options. No repr shows its secrets."""
     properties_file: str = ""
-    """A file that says so instead, on the driver and on each executor; "": there is none."""
+    """A file with the security settings instead, on the driver and on each executor; "" if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Topics as the query writes them (bare names in a stream) and as the cluster has them (full names)."""
+    """Maps topic names in the query (bare names in a stream) to those in the cluster (full names)."""
 
     stream: str | None
 
     def full(self, topic: str) -> str:
-        """The cluster's name of a topic: `/path:topic` for a bare name in a stream."""
+        """Return the cluster's name of a topic: `/path:topic` for a bare name in a stream."""
         if self.stream is None or topic.startswith("/"):
             return topic
         return f"{self.stream}:{topic}"
 
     def shown(self, topic: str) -> str:
-        """The name that the column `topic` has: bare where the query names the stream."""
+        """Return the name for the column `topic`: bare if the query names the stream."""
         if self.stream is not None and topic.startswith(f"{self.stream}:"):
             return topic[len(self.stream) + 1 :]
         return topic
@@ -98,13 +100,13 @@ class ReadOptions:
     min_partitions: int
     bytes_per_task: int
     default_stream: str = DEFAULT_STREAM
-    """Of bare names in the cluster's listing."""
+    """The stream of bare names in the cluster's listing."""
 
     def matched(self, listed: str) -> str | None:
-        """The name under which the pattern takes a topic of the cluster's listing; None where it does not.
+        """Return the name under which the pattern matches a topic of the cluster's listing; None if it does not match.
 
-        The listing has topics of the default stream by their bare names. Where no stream is given they match by
-        these, or else by their full ones.
+        The listing has topics of the default stream by their bare names. If no stream is given, the bare name is
+        matched first, then the full name.
         """
         assert self.pattern is not None, "topics are named, or matched"
         full = listed if listed.startswith("/") else f"{self.default_stream}:{listed}"
@@ -125,18 +127,18 @@ class WriteOptions:
     compression: str
     max_batch_bytes: int
     query: str | None
-    """The name under which a batch write is known, where its author wants a repeated job to write once."""
+    """The name of a batch write, set by its author so that a repeated job writes once."""
     batch: int
-    """Of a named batch write that is one of a row, such as those of foreachBatch: its number, which rises."""
+    """The rising number of a named batch write within a series, such as those of foreachBatch."""
 
 
 def connection_options(raw: Mapping[str, str]) -> Connection:
-    """Those that say where the cluster is, and who asks. Raises BadOption."""
+    """Return the options that say where the cluster is, and the credentials. Raises BadOption."""
     return _connection(_lowered(raw))
 
 
 def read_options(raw: Mapping[str, str]) -> ReadOptions:
-    """The options of a read. Raises BadOption."""
+    """Return the options of a read. Raises BadOption."""
     options = _lowered(raw)
     connection, naming = _connection(options), _naming(options)
     topics, pattern = options.get("topics"), options.get("topicpattern")
@@ -181,7 +183,7 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(raw: Mapping[str, str]) -> WriteOptions:
-    """The options of a write. Raises BadOption."""
+    """Return the options of a write. Raises BadOption."""
     options = _lowered(raw)
     naming = _naming(options)
     topic = options.get("topic") or options.get("topics")
@@ -240,7 +242,9 @@ def _connection(options: Mapping[str, str]) -> Connection:
 
 
 def _security(options: Mapping[str, str]) -> Security:
-    """Of the options of Spark's own connector, `kafka.` before the names of Kafka's clients. Raises BadOption."""
+    """Return the security settings from options named like those of Spark's own connector, `kafka.` before the names of
+    Kafka's clients. Raises BadOption.
+    """
     named = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
     try:
         return security_of(of_security(named))
@@ -253,7 +257,7 @@ def _naming(options: Mapping[str, str]) -> Naming:
 
 
 def _path(stream: str | None, name: str) -> str | None:
-    """The path that the option `name` is; None where it is not given."""
+    """Return the path in the option `name`; None if it is not given."""
     if stream and (not stream.startswith("/") or stream.endswith("/") or ":" in stream):
         raise BadOption(f"the option {name} is a path such as /factory/sensors, not {stream!r}")
     return stream or None
@@ -270,7 +274,7 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 2
 
 
 def _count(options: Mapping[str, str], name: str) -> int | None:
-    """A positive number, with a unit as Spark has them (64m, 1g)."""
+    """Return a positive number, with an optional unit in Spark's form (64m, 1g)."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -283,14 +287,14 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
 
 
 def _number(text: str) -> int | None:
-    """A number of ASCII digits that 64 bits hold; None for another."""
+    """Return a number of ASCII digits that fits into 64 bits; None for any other text."""
     if not re.fullmatch(r"0*[0-9]{1,19}", text) or int(text[-20:]) > LARGEST_INT64:
         return None
     return int(text[-20:])
 
 
 def _place(options: Mapping[str, str], name: str, *, naming: Naming) -> Place:
-    """earliest, latest, milliseconds since 1970, an ISO 8601 time, or {"topic": {"0": offset}} as JSON."""
+    """Parse earliest, latest, milliseconds since 1970, an ISO 8601 time, or {"topic": {"0": offset}} as JSON."""
     starting = name == "startingOffsets"
     text = options.get(name.lower(), "earliest" if starting else "latest").strip()
     if text.lower() in ("earliest", "latest"):
@@ -309,9 +313,10 @@ def _place(options: Mapping[str, str], name: str, *, naming: Naming) -> Place:
             f'or {{"topic": {{"0": offset}}}}, not {text!r}'
         ) from None
     since = when.replace(tzinfo=UTC) - EPOCH - (when.utcoffset() or timedelta(0))
-    if since < timedelta(0):  # Kafka's protocol has marks there
+    if since < timedelta(0):  # negative times are special values in Kafka's protocol
         raise BadOption(f"the option {name} is a time before 1970, which cannot be looked up; use earliest")
-    return Place(time=-(-since // timedelta(milliseconds=1)))  # records of that millisecond may lie before it
+    # Rounded up: records of the millisecond itself may be earlier.
+    return Place(time=-(-since // timedelta(milliseconds=1)))
 
 
 def _each(text: str, name: str, *, naming: Naming) -> Place:
@@ -335,7 +340,7 @@ def _each(text: str, name: str, *, naming: Naming) -> Place:
 
 
 def _whole(given: object) -> int:
-    """A whole number, in JSON as such or as text. Raises ValueError."""
+    """Return a whole number, given in JSON as number or as text. Raises ValueError."""
     if isinstance(given, str) and re.fullmatch(r"-?[0-9]{1,19}", given):
         return int(given)
     if isinstance(given, int) and not isinstance(given, bool):

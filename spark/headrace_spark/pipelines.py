@@ -1,8 +1,8 @@
-"""Transformations of readings that a query puts together: statistics per window, anomaly flags, rows for a topic.
+"""Transformations of readings, to be composed in a query: statistics per window, anomaly flags, rows for a topic.
 
-Responsible for the shape of these DataFrames, streaming or not. Knows nothing of clusters, of triggers or of where
-results go. Readings are records whose topic is the device, whose key is the sensor, whose value is a number as text,
-and whose timestamp is the time of the reading.
+Defines the shape of these DataFrames, streaming or not. Knows nothing about clusters, triggers or sinks. Readings are
+records whose topic is the device, whose key is the sensor, whose value is a number as text, and whose timestamp is the
+time of the reading.
 """
 
 from array import array
@@ -53,13 +53,14 @@ FLAGS = StructType(
     ]
 )
 _STATE = StructType([StructField("means", BinaryType()), StructField("high", IntegerType())])
-"""A sensor's past: its means as doubles side by side, since Spark 4.2 cannot read an array type in a state's schema."""
+"""A sensor's past: its means as concatenated doubles, since Spark 4.2 cannot read an array type in a state's schema."""
 _KEYS = ["device", "sensor"]
 
 
 def readings(records: DataFrame) -> DataFrame:
-    """Columns device, sensor, time, value of records as `format("headrace")` reads them; values that are no number are
-    left out."""
+    """Return columns device, sensor, time, value of records as read by `format("headrace")`; values that are not
+    numbers are left out.
+    """
     value = f.expr("try_cast(cast(value as string) as double)")
     return records.select(
         f.col("topic").alias("device"),
@@ -70,11 +71,10 @@ def readings(records: DataFrame) -> DataFrame:
 
 
 def windowed_statistics(source: DataFrame, *, window: str, watermark: str | None = None) -> DataFrame:
-    """STATISTICS of readings for each device, sensor and window of time. `stddev` is 0 for a single reading.
+    """Return STATISTICS of readings for each device, sensor and window of time. `stddev` is 0 for a single reading.
 
-    `window` and `watermark` are durations as Spark writes them ("5 minutes"). A streaming query needs `watermark`: a
-    window is given out once, when the newest reading is that much younger than its end; readings that come later are
-    left out.
+    `window` and `watermark` are durations in Spark's form ("5 minutes"). A streaming query needs `watermark`: a window
+    is emitted once, when the newest reading is that much later than its end; readings that arrive later are dropped.
     """
     if watermark is not None:
         source = source.withWatermark("time", watermark)
@@ -93,11 +93,11 @@ def windowed_statistics(source: DataFrame, *, window: str, watermark: str | None
 
 
 def flag_anomalies(statistics: DataFrame, detection: Detection = Detection()) -> DataFrame:  # noqa: B008 (frozen)
-    """FLAGS: each window with its baseline, score and flag, judged against the same sensor's windows before it.
+    """Return FLAGS: each window with its baseline, score and flag, judged against the same sensor's earlier windows.
 
-    In a streaming query Spark keeps the past of each sensor in its state, so a restart goes on where it was. Spark
-    allows no such state behind an aggregation in one query: write the statistics to a topic, and read them from
-    there with `statistics_of`.
+    In a streaming query Spark keeps each sensor's past in its state, so a restart continues where it was. Spark allows
+    no such state after an aggregation in the same query: write the statistics to a topic, and read them from there with
+    `statistics_of`.
     """
     grouped = statistics.groupBy(*_KEYS)
     if statistics.isStreaming:
@@ -108,13 +108,13 @@ def flag_anomalies(statistics: DataFrame, detection: Detection = Detection()) ->
 
 
 def statistics_of(records: DataFrame) -> DataFrame:
-    """STATISTICS as `as_records` wrote them to a topic; records that hold none are left out."""
+    """Return STATISTICS that `as_records` wrote to a topic; other records are left out."""
     parsed = f.from_json(f.col("value").cast("string"), STATISTICS)
     return records.select(parsed.alias("row")).where("row.start is not null and row.mean is not null").select("row.*")
 
 
 def as_records(rows: DataFrame, *, key: str | Column, topic: str | Column | None = None) -> DataFrame:
-    """Columns key, value (all columns as JSON) and, where given, topic: what a sink takes."""
+    """Return columns key, value (all columns as JSON) and, if given, topic, in the form that a sink takes."""
     columns = [
         (f.col(key) if isinstance(key, str) else key).cast("string").alias("key"),
         f.to_json(f.struct("*")).alias("value"),
@@ -127,7 +127,7 @@ def as_records(rows: DataFrame, *, key: str | Column, topic: str | Column | None
 def _flag_batch(
     detection: Detection, key: Any, frames: Iterable["pd.DataFrame"], state: "GroupState"
 ) -> Iterator["pd.DataFrame"]:
-    """A sensor's windows of one micro-batch, in order of time."""
+    """Flag a sensor's windows of one micro-batch, in order of time."""
     import pandas as pd
 
     past = Past()

@@ -1,8 +1,8 @@
-"""Which records make up a batch, and which task reads which of them: pure functions of offsets and sizes.
+"""Plans which records form a batch, and which task reads which of them: pure functions of offsets and sizes.
 
-Responsible for the offset that Spark keeps in its log, for dividing a limit over partitions, and for cutting ranges
-into tasks. Knows nothing of the network or of Spark. The offset that ends a batch carries the batch's whole plan, so a
-batch that is run again has the same tasks with the same ranges in the same order, whatever moved meanwhile:
+Defines the offset that Spark keeps in its log, divides a limit among partitions, and splits ranges into tasks. The
+offset at the end of a batch carries the batch's whole plan, so a batch that is run again has the same tasks with the
+same ranges in the same order, whatever has changed meanwhile:
 
     {"group": "spark-1f9a03bc", "positions": {"/factory/sensors:press": {"0": 1200}},
      "tasks": [[["/factory/sensors:press", 0, 1000, 1200]]]}
@@ -17,9 +17,9 @@ from typing import Any
 from headrace_spark.options import Partition
 
 RANGE_COST = 64 << 10
-"""Bytes that a range weighs beyond its records, when ranges are spread over tasks: a request and an Arrow batch."""
+"""Bytes that a range costs besides its records when ranges are distributed over tasks: a request and an Arrow batch."""
 SMALLEST_TASK = 1 << 20
-"""Bytes below which a batch is not spread further: a task costs some 10 ms."""
+"""Bytes per task below which a batch is not distributed further: a task costs some 10 ms."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,14 +44,14 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a query has read, and the tasks of the batch that read to there."""
+    """How far a query has read, and the tasks of the batch that ends there."""
 
     group: str
     positions: Mapping[Partition, int]
     tasks: tuple[tuple[OffsetRange, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As plain dicts and lists, topics and partitions sorted."""
+        """Return plain dicts and lists, topics and partitions sorted."""
         return {
             "group": self.group,
             "positions": positions_to_json(self.positions),
@@ -69,7 +69,7 @@ class StreamOffset:
 
 
 def positions_to_json(positions: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """{"topic": {"0": offset}}, sorted."""
+    """Return {"topic": {"0": offset}}, sorted."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(positions.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -84,7 +84,7 @@ def positions_from_json(raw: Mapping[str, Mapping[str, int]]) -> dict[Partition,
 
 
 def pending(start: Mapping[Partition, int], end: Mapping[Partition, int]) -> list[OffsetRange]:
-    """The non-empty ranges from `start` to `end`, sorted. Both have the same partitions."""
+    """Return the non-empty ranges from `start` to `end`, sorted. Both have the same partitions."""
     return [
         OffsetRange(*partition, start[partition], end[partition])
         for partition in sorted(end)
@@ -93,10 +93,10 @@ def pending(start: Mapping[Partition, int], end: Mapping[Partition, int]) -> lis
 
 
 def limited(ranges: Sequence[OffsetRange], *, weight: Mapping[Partition, float], limit: float) -> list[OffsetRange]:
-    """The ranges cut from behind so that together they weigh about `limit`.
+    """Return the ranges shortened at their end so that together they weigh about `limit`.
 
-    `weight` is what one record of a partition weighs (bytes, or 1). Each range gets a share by its weight, so that no
-    partition falls behind; at least one record stays, so that the query moves on.
+    `weight` is the weight of one record of a partition (bytes, or 1). Each range gets a share by its weight, so that no
+    partition falls behind; at least one record remains, so that the query progresses.
     """
     total = sum(one.records * weight[one.key] for one in ranges)
     if total <= limit:
@@ -104,7 +104,7 @@ def limited(ranges: Sequence[OffsetRange], *, weight: Mapping[Partition, float],
     shares = {one: one.records * limit / total for one in ranges}
     kept = {one: int(share) for one, share in shares.items()}
     room = limit - sum(count * weight[one.key] for one, count in kept.items())
-    for one in sorted(ranges, key=lambda one: kept[one] - shares[one]):  # what rounding left, to those it cost most
+    for one in sorted(ranges, key=lambda one: kept[one] - shares[one]):  # distribute what rounding left over
         if weight[one.key] <= room:
             kept[one] += 1
             room -= weight[one.key]
@@ -118,10 +118,10 @@ def limited(ranges: Sequence[OffsetRange], *, weight: Mapping[Partition, float],
 def spread(
     ranges: Sequence[OffsetRange], *, weight: Mapping[Partition, float], bytes_per_task: int, parallel: int
 ) -> tuple[tuple[OffsetRange, ...], ...]:
-    """The ranges cut and packed into tasks of about equal weight.
+    """Return the ranges split and packed into tasks of about equal weight.
 
-    `weight` is bytes per record. There are enough tasks that none is over `bytes_per_task`, and up to `parallel` where
-    that leaves each at least SMALLEST_TASK. Ranges of a task are sorted.
+    `weight` is bytes per record. There are enough tasks that none exceeds `bytes_per_task`, and up to `parallel` if
+    each then still has SMALLEST_TASK. The ranges of a task are sorted.
     """
     total = sum(one.records * weight[one.key] for one in ranges)
     count = max(_ceil(total / bytes_per_task), min(parallel, _ceil(total / SMALLEST_TASK)), 1)

@@ -1,7 +1,7 @@
 """Sends record batches to the leaders of their partitions until each is acknowledged.
 
-Responsible for Produce requests and for trying again. Knows nothing of rows or tokens. A batch whose answer was lost is
-sent again as it is; that it is stored once is the token's work, on the server, which says so of a repeat.
+Handles Produce requests and retries. A batch whose response was lost is sent again unchanged; its token makes the
+server store it once, and report a repeat as such.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from headrace_spark.retry import Retry
 
 VERSION = 9
 REQUEST_BYTES = 16 << 20
-"""Small batches share a request up to here; a larger one goes alone."""
+"""Most bytes of small batches in one request; a larger batch is sent alone."""
 ANSWER_WITHIN_MS = 30_000
 ACKS_ALL = -1
 
@@ -26,15 +26,17 @@ Outgoing = tuple[Partition, bytes]
 
 
 class Repeat(NamedTuple):
-    """A batch whose token a partition had already, and where what has it begins; -1 where the node does not say."""
+    """A batch whose token the partition had already, and the offset of the stored batch; -1 if the node does not report
+    it.
+    """
 
     sent: Outgoing
     base_offset: int
 
 
 def send_all(cluster: Cluster, batches: Iterable[Outgoing]) -> list[Repeat]:
-    """Store every batch, those of one partition in the order given; those that were taken for repeats. Returns when
-    all are acknowledged.
+    """Store every batch, those of one partition in the order given; return those that were taken for repeats. Returns
+    when all are acknowledged.
 
     Raises SourceError once the time that the options allow has passed without any acknowledgement.
     """
@@ -60,7 +62,7 @@ def send_all(cluster: Cluster, batches: Iterable[Outgoing]) -> list[Repeat]:
 
 
 def _next_request(waiting: Iterable[Outgoing], leaders: dict[Partition, int]) -> tuple[int | None, list[Outgoing]]:
-    """The node of the first batch that has a leader, and what goes to it in one request: a batch per partition."""
+    """Return the leader of the first batch that has one, and the batches for it in one request: one per partition."""
     node, group, size = None, list[Outgoing](), 0
     seen: set[Partition] = set()
     for partition, batch in waiting:
@@ -79,8 +81,9 @@ def _next_request(waiting: Iterable[Outgoing], leaders: dict[Partition, int]) ->
 def _send(
     cluster: Cluster, node: int, group: Sequence[Outgoing], retry: Retry, repeats: list[Repeat]
 ) -> list[Outgoing]:
-    """Send one request; the batches that are to be sent again. Adds to `repeats`. Raises SourceError for answers that
-    are final."""
+    """Send one request; return the batches that are to be sent again. Adds to `repeats`. Raises SourceError for final
+    errors.
+    """
     request = produce.ProduceRequest(
         transactional_id=None,
         acks=ACKS_ALL,

@@ -1,9 +1,8 @@
 """Reads a task's offset ranges from the nodes that lead them, as Arrow record batches.
 
-Responsible for Fetch requests and their errors: moved leaders, preferred replicas, lost nodes, expired offsets. Knows
-nothing of plans or limits. Ranges of one node share a request; the next request is sent before the last answer is
-decoded, so that the node and the task work at the same time. Only committed records are read unless the options say
-otherwise (invariant 2 holds on the server).
+Handles Fetch requests and their errors: moved leaders, preferred replicas, lost nodes, expired offsets. Ranges on one
+node share a request; the next request is sent before the last response is decoded, so that the node and the task work
+concurrently. Only committed records are read unless the options say otherwise (invariant 2 holds on the server).
 """
 
 import logging
@@ -27,21 +26,23 @@ from headrace_spark.plan import OffsetRange
 log = logging.getLogger(__name__)
 
 VERSION = 12
-"""Of Fetch: the last that names topics by name."""
+"""Version of Fetch: the last one that identifies topics by name."""
 ANSWER_BYTES = 4 << 20
-"""Of records in one answer: decoded at once, so numpy's arrays stay within a processor's cache or two."""
+"""Most bytes of records in one response: they are decoded at once, so that numpy's arrays fit into a processor's cache
+or two.
+"""
 RANGES_PER_REQUEST = 256
 WAIT_MS = 500
 BATCH_ROWS, BATCH_BYTES = 4096, 1 << 20
-"""Arrow batches with fewer rows and bytes than these are joined, so that many small ranges do not cost a batch each."""
+"""Arrow batches below both sizes are joined, so that many small ranges do not cost a batch each."""
 SAMPLE_BYTES = 4096
 MOST_MILLIS = (2**63 - 1) // 1000
-"""What 64 bits hold in microseconds."""
+"""The most milliseconds that fit into 64 bits as microseconds."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """Where one range stands."""
+    """The progress of one range."""
 
     range: OffsetRange
     position: int
@@ -55,7 +56,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Decoding:
-    """Record bytes of one range that were received and are still to be decoded."""
+    """Received record bytes of one range that are still to be decoded."""
 
     range: OffsetRange
     first: int
@@ -64,7 +65,7 @@ class _Decoding:
 
 
 def read_ranges(ranges: Sequence[OffsetRange], *, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The records of all ranges as batches of `schema`; each range in order of offsets. Raises SourceError."""
+    """Yield the records of all ranges as batches of `schema`; each range in order of offsets. Raises SourceError."""
     with Cluster(options.connection) as cluster:
         yield from _joined(_RangeReader(cluster, ranges, options).batches(schema))
 
@@ -72,9 +73,10 @@ def read_ranges(ranges: Sequence[OffsetRange], *, options: ReadOptions, schema: 
 def mean_record_bytes(
     cluster: Cluster, places: Sequence[tuple[Partition, int]], *, options: ReadOptions
 ) -> dict[Partition, float]:
-    """Bytes per offset of each partition, judged by the record batches at the given offset; as stored, so compressed.
+    """Return the bytes per offset of each partition, estimated from the record batches at the given offset, as stored,
+    so compressed.
 
-    Partitions that cannot be judged (expired, moved) are left out. Never raises for a node that is away: sizes only
+    Partitions that cannot be sampled (expired, moved) are left out. Never raises for an unreachable node: sizes only
     help to divide the work.
     """
     sizes: dict[Partition, float] = {}
@@ -102,7 +104,7 @@ def mean_record_bytes(
 
 
 def _mean_bytes(records: memoryview) -> float | None:
-    """Mean bytes per offset of the batches whose headers are there, the last of which may be cut."""
+    """Return the mean bytes per offset of the batches with complete headers, the last of which may be truncated."""
     size = offsets = place = 0
     while place + HEADER.size <= len(records):
         _, length, _, _, _, _, delta, *_ = HEADER.unpack_from(records, place)
@@ -122,7 +124,7 @@ class _RangeReader:
         self._retry = cluster.retry("read records")
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Every range to its end."""
+        """Yield the records of every range up to its end."""
         asked: tuple[int, list[_Progress]] | None = None
         while asked or self._unfinished():
             if asked is None:
@@ -139,7 +141,9 @@ class _RangeReader:
         return bool(self._open)
 
     def _ask(self) -> tuple[int, list[_Progress]] | None:
-        """Send a request for the first unfinished ranges that one node has; (node, ranges), or None where none went."""
+        """Send a request for the first unfinished ranges that one node has; return (node, ranges), or None if none was
+        sent.
+        """
         if not self._unfinished():
             return None
         try:
@@ -175,7 +179,7 @@ class _RangeReader:
         return node, group
 
     def _receive(self, node: int, group: list[_Progress]) -> list[_Decoding]:
-        """The answer's records, in the order asked; positions move past them."""
+        """Return the records in the response, in the order of the request, and advance the positions."""
         try:
             answer = self._cluster.to_node(node).receive(passing=True)
             response = fetch.decode_response(answer, 0, VERSION)
@@ -225,9 +229,9 @@ class _RangeReader:
         return records
 
     def _without_leaders(self) -> None:
-        """Nobody has any of what is left: wait, and pass over what is gone when the time for that has run out.
+        """No remaining range has a leader: wait, and skip ranges of absent partitions once the allowed time is over.
 
-        Not before, since a node that has just started may not have heard of a topic yet.
+        Not earlier, since a node that has just started may not know a topic yet.
         """
         try:
             self._retry.pause(Code.LEADER_NOT_AVAILABLE)
@@ -251,7 +255,7 @@ class _RangeReader:
         self._retry.pause(error)
 
     def _refused(self, one: _Progress, code: int) -> int:
-        """Deal with a partition's error code; returns it where the request is to be made again."""
+        """Handle a partition's error code; return it if the request is to be repeated."""
         one.replica = None
         name = f"{one.range.topic}/{one.range.partition}"
         if code == Code.OFFSET_OUT_OF_RANGE:
@@ -263,7 +267,7 @@ class _RangeReader:
         return code
 
     def _out_of_range(self, one: _Progress, name: str) -> None:
-        from headrace_spark.offsets import find_offsets  # loads slowly, and few tasks come here
+        from headrace_spark.offsets import find_offsets  # loads slowly, and few tasks need it
 
         earliest = find_offsets(self._cluster, {one.range.key: EARLIEST}, read_committed=False)[one.range.key]
         if earliest <= one.position:
@@ -280,7 +284,7 @@ class _RangeReader:
 
 
 def raise_or_skip(options: ReadOptions, what: str) -> None:
-    """Raise DataLoss; where failOnDataLoss is false, log it alone."""
+    """Raise DataLoss; if failOnDataLoss is false, only log it."""
     if options.fail_on_data_loss:
         raise DataLoss(f"{what}. Set failOnDataLoss to false to go on without them")
     log.warning("%s; the query goes on, as failOnDataLoss is false", what)
@@ -289,7 +293,7 @@ def raise_or_skip(options: ReadOptions, what: str) -> None:
 def fetch_request(
     places: Iterable[tuple[Partition, int]], *, read_committed: bool, partition_bytes: int, answer_bytes: int
 ) -> bytes:
-    """A Fetch request, of VERSION, for each partition from an offset on."""
+    """Return a Fetch request of VERSION, for each partition from an offset on."""
     topics: dict[str, list[fetch.FetchPartition]] = {}
     for (topic, number), offset in places:
         topics.setdefault(topic, []).append(
@@ -323,7 +327,7 @@ def _only(records: Sequence[bytes | bytearray | memoryview]) -> memoryview:
 
 
 def _following(records: memoryview, position: int) -> int:
-    """The offset after the last whole batch, at least `position`."""
+    """Return the offset after the last whole batch, at least `position`."""
     for batch in whole_batches(records):
         base, _, _, _, _, _, delta, *_ = HEADER.unpack_from(batch)
         position = max(position, base + delta + 1)
@@ -331,7 +335,7 @@ def _following(records: memoryview, position: int) -> int:
 
 
 def to_arrow(records: Records, source: OffsetRange, *, schema: pa.Schema, options: ReadOptions) -> pa.RecordBatch:
-    """One range's records as a batch with the columns of Spark's Kafka source."""
+    """Return one range's records as a batch with the columns of Spark's Kafka source."""
     rows = len(records.offset)
     topic = pa.DictionaryArray.from_arrays(
         pa.array(np.zeros(rows, np.int32)), pa.array([options.naming.shown(source.topic)])
@@ -351,13 +355,15 @@ def to_arrow(records: Records, source: OffsetRange, *, schema: pa.Schema, option
 
 
 def micros(millis: npt.NDArray[np.int64]) -> pa.Array:
-    """Microseconds of times in milliseconds, as Spark has them; null for a time that does not fit (ns by mistake)."""
+    """Return times in milliseconds as microseconds for Spark; null for a time that does not fit (nanoseconds by
+    mistake).
+    """
     fits = (millis >= -MOST_MILLIS) & (millis <= MOST_MILLIS)
     return pa.array(np.where(fits, millis, 0) * 1000, mask=~fits)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in batches of at least BATCH_ROWS or BATCH_BYTES but for the last."""
+    """Yield the same rows in the same order, in batches of at least BATCH_ROWS or BATCH_BYTES except for the last."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

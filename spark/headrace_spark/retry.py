@@ -1,4 +1,4 @@
-"""Trying again, with growing pauses, until the time allowed is over."""
+"""Retries with growing pauses until the allowed time is over."""
 
 import random
 import time
@@ -10,7 +10,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 
 
 class Retry:
-    """The time that one piece of work may take without getting anywhere."""
+    """The time that one piece of work may take without progress."""
 
     def __init__(self, timeout_s: float, *, what: str) -> None:
         self._timeout_s = timeout_s
@@ -18,7 +18,7 @@ class Retry:
         self.progressed()
 
     def progressed(self) -> None:
-        """The work got somewhere: the time starts again."""
+        """Restart the time, as the work has made progress."""
         self._until = time.monotonic() + self._timeout_s
         self._pause_s = FIRST_PAUSE_S
 

@@ -1,9 +1,8 @@
-"""A task's rows, from Spark's Arrow batches to one record batch per partition.
+"""Prepares a task's rows: from Spark's Arrow batches to the rows of one record batch per partition.
 
-Responsible for which columns are accepted, for the partition of each row, and for cutting what is too large for one
-record batch. Knows nothing of the network. Everything here depends on the rows alone and not on the order in which a
-shuffle happened to deliver them, wherever that decides what lands together: a task that runs again must make the same
-batches of the same rows, or they are stored again.
+Defines the accepted columns, the partition of each row, and the split of what is too large for one record batch. Which
+rows form a batch depends only on the rows, not on the order in which a shuffle happened to deliver them: a task that
+runs again must build the same batches from the same rows, or they are stored again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from headrace_spark.options import Naming, Partition
 ACCEPTED = ("key", "value", "topic", "partition", "headers", "timestamp")
 LARGE = pa.large_binary()
 UNKEYED_RUN_BYTES = 16 << 20
-"""Rows without a key go to one partition of a task's choice, and to one more for each such amount."""
+"""A task's rows without a key go to one partition, and to one more for each multiple of this many bytes."""
 
 Int64s = npt.NDArray[np.int64]
 
@@ -30,13 +29,14 @@ Int64s = npt.NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class TaskRows:
     """All rows of a task: `columns` row by row, the full name of each row's topic, and the partition that the row
-    asks for, or -1. Shapes (rows,)."""
+    requests, or -1. Shapes (rows,).
+    """
 
     columns: Columns
     topic: pa.DictionaryArray
     partition: npt.NDArray[np.int32]
     timed: bool
-    """Whether the rows have timestamps of their own; else the time of writing is theirs, which differs each time."""
+    """Whether the rows have their own timestamps; otherwise they get the time of writing, which differs each time."""
 
 
 def check_schema(names: Sequence[str], *, topic: str | None) -> None:
@@ -51,7 +51,7 @@ def check_schema(names: Sequence[str], *, topic: str | None) -> None:
 
 
 def gather(batches: Iterable[pa.RecordBatch], *, naming: Naming, topic: str | None, now_ms: int) -> TaskRows | None:
-    """All rows of a task; None where it has none. `topic`, the option, stands over the column. Raises BadOption."""
+    """Return all rows of a task; None if it has none. `topic`, the option, overrides the column. Raises BadOption."""
     kept = [batch for batch in batches if batch.num_rows]
     if not kept:
         return None
@@ -78,8 +78,9 @@ def gather(batches: Iterable[pa.RecordBatch], *, naming: Naming, topic: str | No
 
 
 def by_partition(rows: TaskRows, counts: Mapping[str, int], *, turn: int) -> Iterator[tuple[Partition, Columns]]:
-    """The rows of each partition, in the order of the task. `counts` has the number of partitions of each topic, `turn`
-    numbers the task and batch, so that rows without a key go round the partitions. Raises BadOption."""
+    """Yield the rows of each partition, in the task's order. `counts` has the number of partitions of each topic,
+    `turn` numbers the task and batch, so that rows without a key rotate over the partitions. Raises BadOption.
+    """
     names = rows.topic.dictionary.to_pylist()
     codes = np.asarray(rows.topic.indices)
     for code, topic in enumerate(names):
@@ -98,10 +99,10 @@ def by_partition(rows: TaskRows, counts: Mapping[str, int], *, turn: int) -> Ite
 
 
 def parts(columns: Columns, *, limit: int) -> list[Columns]:
-    """The rows in as few parts as keep each under `limit` bytes; rows of one key stay together and in order.
+    """Return the rows in as few parts as keep each under `limit` bytes; rows of one key stay together and in order.
 
-    What lands in which part follows from the keys (the values, where there is no key), not from the order of rows.
-    Only a key with more than `limit` bytes of rows is cut by row number, and a row above it stands alone.
+    Which rows form a part depends on the keys (on the values if there is no key), not on the order of rows. Only a key
+    with more than `limit` bytes of rows is split by row number, and a row larger than that forms its own part.
     """
     sizes = record_sizes(columns)
     if int(sizes.sum()) + 64 <= limit:
@@ -136,7 +137,7 @@ def _by_row(rows: Int64s, sizes: Int64s, limit: int) -> list[Int64s]:
 
 
 def _identity(columns: Columns) -> Int64s:
-    """A hash of each row's key, or of its value where it has none, shape (rows,)."""
+    """Return a hash of each row's key, or of its value if it has none, shape (rows,)."""
     hashes = murmur2(columns.value).astype(np.int64)
     if columns.key is None:
         return hashes
@@ -147,7 +148,8 @@ def _identity(columns: Columns) -> Int64s:
 def _partitions(
     columns: Columns, asked: npt.NDArray[np.int32], *, topic: str, count: int, turn: int
 ) -> npt.NDArray[np.int32]:
-    """The partition of each row: the one it asks for, else by its key as Kafka's clients do, else the task's turn."""
+    """Return the partition of each row: the requested one, else by its key as Kafka's clients do, else the task's turn.
+    """
     if asked.max(initial=-1) >= count or asked.min(initial=0) < -1:
         wrong = int(asked[(asked >= count) | (asked < -1)][0])
         raise BadOption(f"a row asks for partition {wrong} of {topic}, which has partitions 0 to {count - 1}")

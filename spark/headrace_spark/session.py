@@ -1,6 +1,6 @@
-"""A Spark session on this machine: Java is looked for first, so that what is missing is said in one line.
+"""A Spark session on this machine; Java is looked up first, so that its absence is reported in one line.
 
-Responsible for what must be set before Spark starts: Java, the workers' Python, the address. Knows nothing of topics.
+Sets what must be set before Spark starts: Java, the workers' Python, the address.
 """
 
 import os
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"}
-"""For a program of minutes: the thorough compiler would take the cores that the queries need."""
+"""Settings for a program that runs for minutes: the optimizing compiler would take the cores that the queries need."""
 REDACTED: Final = "(?i)secret|password|token|access[.]?key|jaas|ssl[.]key|keystore[.]key|private key"
-"""Options that plans do not show, by name or value: those that Spark leaves out by itself, and certificates' keys."""
+"""Options that plans do not show, by name or value: those that Spark hides by default, and certificates' keys."""
 LOWEST_JAVA = 17
 HOW_TO_GET_JAVA = (
     "install a Java runtime of version 17 or newer (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
@@ -31,11 +31,12 @@ HOW_TO_GET_JAVA = (
 
 
 class NoJava(SourceError):
-    """No Java that Spark can run on."""
+    """There is no Java on which Spark can run."""
 
 
 def find_java() -> Path:
-    """The java program that Spark will start: JAVA_HOME's, else the PATH's. Raises NoJava, saying how to get one."""
+    """Return the java program that Spark will start: JAVA_HOME's, else the PATH's. Raises NoJava, with how to get one.
+    """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if found is None:
@@ -53,7 +54,7 @@ def find_java() -> Path:
 
 
 def java_version(said: str) -> int | None:
-    """The feature version in what `java -version` prints: 17 for 17.0.15, 8 for 1.8.0_392."""
+    """Return the feature version in the output of `java -version`: 17 for 17.0.15, 8 for 1.8.0_392."""
     match = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(match[1]) if match else None
 
@@ -61,9 +62,9 @@ def java_version(said: str) -> int | None:
 def build_session(
     app_name: str = "headrace", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """A session that knows `format("headrace")`, on loopback, with this Python for its workers.
+    """Return a session that knows `format("headrace")`, on loopback, with this Python for its workers.
 
-    `master` is local[*] by default, or what spark-submit was told; `conf` stands over the defaults here. Raises NoJava.
+    `master` is local[*] by default, or spark-submit's; `conf` overrides the defaults here. Raises NoJava.
     """
     find_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -78,15 +79,15 @@ def build_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # A batch that is run again must have the same tasks (tokens.py); adaptive execution cuts by shuffle sizes.
+        # A batch that is run again must have the same tasks (tokens.py); adaptive execution splits by shuffle sizes.
         "spark.sql.adaptive.streaming.stateless.enabled": "false",
         "spark.redaction.regex": REDACTED,
         "spark.log.level": "ERROR",
-        "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine takes its time
+        "spark.python.authenticate.socketTimeout": "60s",  # workers start slowly on a busy machine
         **(conf or {}),
     }
     builder = SparkSession.builder.appName(app_name)
-    if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit runs us, and has said it
+    if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has set it
         builder = builder.master(master or "local[*]")
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -96,7 +97,7 @@ def build_session(
 
 
 def _let_workers_import_this() -> None:
-    """Put the folders of our packages on the workers' path where they run from a checkout, not installed."""
+    """Add the folders of our packages to the workers' path if they run from a checkout, not installed."""
     import headrace
     import headrace_spark
 

@@ -1,9 +1,9 @@
 """`format("headrace")` to write: a task's rows for one partition become one record batch, stored once.
 
-Responsible for Spark's writer calls and for who a task is. The whole work is done in the tasks: when the last has been
-acknowledged everything is stored, and Spark's commit has nothing left to do. A task is known by its query, its number
-and its micro-batch, so a second attempt, a speculative one, or a batch that a restarted query runs again, is stored
-once where it has the same rows.
+Implements Spark's writer calls, and identifies tasks. All work is done in the tasks: when the last one is acknowledged
+everything is stored, and Spark's commit has nothing left to do. A task is identified by its query, its number and its
+micro-batch, so a second attempt, a speculative one, or a batch that a restarted query runs again, is stored once if it
+has the same rows.
 """
 
 import time
@@ -26,7 +26,7 @@ from headrace_spark.rows import TaskRows, by_partition, check_schema, gather, pa
 from headrace_spark.tokens import TaskToken
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Spark's local properties of a streaming query's tasks."""
+"""Spark's local properties of a streaming query's tasks: the query's and the micro-batch's id."""
 
 
 @dataclass
@@ -38,7 +38,9 @@ class Written(WriterCommitMessage):
 
 
 class HeadraceBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame. Made once per job, on the driver, so the query's name is the same in all of its tasks."""
+    """Writes a DataFrame. Created once per job, on the driver, so that the query's name is the same in all of its
+    tasks.
+    """
 
     def __init__(self, raw: Mapping[str, str], schema: StructType) -> None:
         self._options = write_options(raw)

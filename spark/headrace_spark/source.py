@@ -1,7 +1,7 @@
-"""`format("headrace")` as Spark sees it: the data source, its batch reader and its stream reader.
+"""`format("headrace")` for Spark: the data source, its batch reader and its stream reader.
 
-Responsible for Spark's calls and their order. Knows nothing of the wire. Readers are pickled to tasks, so they hold
-options alone until they are asked something; what a task reads stands in its partition.
+Implements Spark's calls and their order. Readers are pickled to tasks, so they hold only options until they are used;
+what a task reads is in its partition.
 """
 
 import logging
@@ -62,35 +62,35 @@ class HeadraceSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "headrace"
 
     def schema(self) -> StructType:
-        """COLUMNS, and `headers` where includeHeaders is true."""
+        """Return COLUMNS, and `headers` if includeHeaders is true."""
         options = read_options(self.options)
         return StructType([*COLUMNS.fields, StructField("headers", HEADERS)]) if options.include_headers else COLUMNS
 
     def reader(self, schema: StructType) -> "HeadraceBatchReader":
-        """For spark.read."""
+        """Return the reader for spark.read."""
         return HeadraceBatchReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> "HeadraceStreamReader":
-        """For spark.readStream."""
+        """Return the reader for spark.readStream."""
         return HeadraceStreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> HeadraceBatchWriter:
-        """For df.write: rows are appended, in whatever mode."""
+        """Return the writer for df.write: rows are always appended."""
         if overwrite:
             raise BadOption('a topic cannot be overwritten; use mode("append")')
         return HeadraceBatchWriter(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HeadraceStreamWriter:
-        """For df.writeStream."""
+        """Return the writer for df.writeStream."""
         return HeadraceStreamWriter(self.options, schema)
 
 
 def _subscribe(options: ReadOptions) -> "Subscription":
-    from headrace_spark.subscription import Subscription  # loads slowly, and tasks do without it
+    from headrace_spark.subscription import Subscription  # loads slowly, and tasks do not need it
 
     return Subscription(options)
 
@@ -104,20 +104,20 @@ class RangesPartition(InputPartition):
 
 
 def _read(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, RangesPartition):  # Spark's own, where there is nothing to read
+    if not isinstance(partition, RangesPartition):  # Spark's own partition, if there is nothing to read
         return iter(())
     return read_ranges(partition.ranges, options=options, schema=to_arrow_schema(schema, timezone="UTC"))
 
 
 class HeadraceBatchReader(DataSourceReader):
-    """Reads the records between startingOffsets and endingOffsets, as they are when the query is planned."""
+    """Reads the records between startingOffsets and endingOffsets, as resolved when the query is planned."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition a task."""
+        """Return one partition per task."""
         options, subscription = self._options, _subscribe(self._options)
         try:
             partitions = subscription.partitions()
@@ -137,14 +137,15 @@ class HeadraceBatchReader(DataSourceReader):
         return [RangesPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task's records."""
+        """Return a task's records."""
         return _read(partition, self._options, self._schema)
 
 
 class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream of micro-batches.
 
-    Spark asks for the initial offset until a first batch is planned, and it must not move meanwhile, so it is kept.
+    Spark asks for the initial offset until a first batch is planned; the offset must not change meanwhile, so it is
+    kept.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -169,7 +170,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._asked
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts. The cursor group is named here, for all of the query's life."""
+        """Return where a query without a checkpoint starts. This also names the group, for the query's whole life."""
         if self._initial is None:
             group = self._options.group or f"spark-{uuid.uuid4().hex[:12]}"
             partitions = self._subscription.partitions()
@@ -177,7 +178,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """maxBytesPerTrigger or maxOffsetsPerTrigger, else all."""
+        """Return maxBytesPerTrigger or maxOffsetsPerTrigger, else no limit."""
         if self._options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
         if self._options.max_offsets_per_trigger is not None:
@@ -185,11 +186,11 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where every partition ends now: the query stops there."""
+        """Record where every partition ends now: the query stops there."""
         self._target = self._subscription.targets()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch with its plan, or `start` as it is where there is nothing to read."""
+        """Return the end of the next batch with its plan, or `start` unchanged if there is nothing to read."""
         since = StreamOffset.from_json(start)
         self._planned = self._planned or since
         positions, self._latest = self._subscription.advance(since.positions)
@@ -217,7 +218,9 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planned.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the progress: how far the cluster is, and by how many records the planned batch stays behind it."""
+        """Return, for progress reports, the cluster's latest offsets, and by how many records the planned batch is
+        behind.
+        """
         if self._planned is None:
             return None
         behind = sum(
@@ -229,25 +232,26 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "lag": behind,
         }
         connection = self._options.connection
-        if connection.security == Security():  # else the listener (cursors.py) would need secrets, which everybody sees
+        # With credentials in options, the listener (cursors.py) would need secrets, and reports are public.
+        if connection.security == Security():
             told["bootstrap"] = [list(address) for address in connection.bootstrap]
         if connection.properties_file:
             told["properties_file"] = connection.properties_file
         return told
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks that `end` carries. `start` adds nothing: a batch is planned once, from its start."""
+        """Return the tasks that `end` carries. `start` is not needed: a batch is planned once, from its start."""
         return [RangesPartition(task) for task in StreamOffset.from_json(end).tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task's records."""
+        """Return a task's records."""
         return _read(partition, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the cursors of a batch that is done. Spark calls this when it plans the next one.
+        """Commit the offsets of a finished batch. Spark calls this when it plans the next one.
 
-        Cursors are for others to see, the query itself goes on from its checkpoint: so a commit that fails does not
-        stop it, and the next one makes it good.
+        Committed offsets are for others to see, while the query continues from its checkpoint: so a failed commit does
+        not stop the query, and the next one covers it.
         """
         done = StreamOffset.from_json(end)
         try:

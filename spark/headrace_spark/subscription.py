@@ -1,7 +1,7 @@
-"""Which partitions a query reads, and from where to where: the questions of its driver to the cluster.
+"""Which partitions a query reads, and from where to where, as its driver finds out from the cluster.
 
-Responsible for turning options into partitions and offsets, for topics that come and go under a pattern, and for the
-weights that plans are made with. Knows nothing of Spark.
+Resolves options to partitions and offsets, follows topics that are created and deleted under a pattern, and estimates
+the weights for plans. Knows nothing about Spark.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,16 +14,18 @@ from headrace_spark.plan import OffsetRange, limited
 from headrace_spark.reading import mean_record_bytes, raise_or_skip
 
 SAMPLED_AT_ONCE = 64
-"""Partitions whose record size is asked for in one go; the others are taken to be like them."""
+"""Most partitions whose record size is sampled at once; the others are assumed to have the mean size."""
 SAMPLE_HOLDS = 100
-"""Offsets after a sample for which it is not taken anew, so that small batches go without."""
+"""Offsets after a sample within which it is not repeated, so that small batches need no samples."""
 CUT, MOST_CUTS = 8, 8
-"""By how much a range is shortened at once where records at its end are larger than thought, and how often."""
+"""CUT: the factor by which a range is shortened at once if records at its end are larger than assumed. MOST_CUTS: how
+often.
+"""
 USUAL_RECORD_BYTES = 200.0
 
 
 class Subscription:
-    """What the options of one query name, as the cluster has it now."""
+    """Resolves the options of one query against the cluster's present state."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -37,8 +39,9 @@ class Subscription:
         self._cluster.close()
 
     def partitions(self, *, optional: Collection[str] = ()) -> list[Partition]:
-        """Every partition of the topics named, or matched now, sorted. Raises SourceError where a topic is absent that
-        is not `optional`."""
+        """Return every partition of the named or currently matching topics, sorted. Raises SourceError if a topic is
+        absent that is not `optional`.
+        """
         options = self._options
         if options.pattern is None:
             counts = self._cluster.partition_counts(options.topics)
@@ -57,7 +60,7 @@ class Subscription:
         return [(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
 
     def at(self, place: Place, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offset that a place means in each partition. Raises SourceError."""
+        """Return the offset of a place in each partition. Raises SourceError."""
         wanted = list(partitions)
         known = set(wanted)
         strangers = [partition for partition, _ in place.each if partition not in known]
@@ -73,21 +76,21 @@ class Subscription:
         return fixed | find_offsets(self._cluster, marked, read_committed=self._options.read_committed)
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offset of the first record of each partition."""
+        """Return the offset of each partition's first record."""
         return find_offsets(self._cluster, dict.fromkeys(partitions, EARLIEST), read_committed=False)
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offset after the last record of each partition that may be read."""
+        """Return the offset after each partition's last readable record."""
         return find_offsets(
             self._cluster, dict.fromkeys(partitions, LATEST), read_committed=self._options.read_committed
         )
 
     def advance(self, positions: Mapping[Partition, int]) -> tuple[dict[Partition, int], dict[Partition, int]]:
-        """(where each partition stands, the offset after its last record): for the partitions of `positions` and for
-        those that came since, which start at their first record.
+        """Return (each partition's position, the offset after its last record): for the partitions of `positions` and
+        for new ones, which start at their first record.
 
-        What was lost (a topic deleted or made anew, offsets that expired) raises DataLoss, or is passed over where
-        failOnDataLoss is false.
+        Losses (a topic deleted or recreated, offsets that expired) raise DataLoss, or are skipped if failOnDataLoss is
+        false.
         """
         options = self._options
         seen = {topic for topic, _ in positions}
@@ -115,17 +118,17 @@ class Subscription:
         return start, end
 
     def _lost(self, what: str) -> None:
-        """Raise DataLoss, or say once that the query goes on: it asks every few milliseconds."""
+        """Raise DataLoss, or log once that the query continues: this is called every few milliseconds."""
         if self._options.fail_on_data_loss or what not in self._told:
             self._told.add(what)
             raise_or_skip(self._options, what)
 
     def targets(self) -> dict[Partition, int]:
-        """The offset after the last record of each partition that is there now. Raises SourceError."""
+        """Return the offset after the last record of each existing partition. Raises SourceError."""
         return self.latest(self.partitions(optional=self._options.topics))
 
     def record_bytes(self, ranges: Sequence[OffsetRange]) -> dict[Partition, float]:
-        """About how many bytes a record of each range has, as stored."""
+        """Return about how many bytes a record of each range has, as stored."""
         old = (one for one in ranges if not 0 <= one.start - self._sampled.get(one.key, one.end) < SAMPLE_HOLDS)
         asked = [(one.key, one.start) for one in sorted(old, key=lambda one: -one.records)[:SAMPLED_AT_ONCE]]
         if asked:
@@ -137,10 +140,11 @@ class Subscription:
     def within(
         self, limit: int, ranges: Sequence[OffsetRange], sizes: Mapping[Partition, float]
     ) -> tuple[list[OffsetRange], dict[Partition, float]]:
-        """The ranges cut to about `limit` bytes, and what a record of each then counts as: `sizes`, or more where
-        records at the end of what was cut are much larger.
+        """Return the ranges shortened to about `limit` bytes, and the weight of a record of each: `sizes`, or more if
+        records at the end of a shortened range are much larger.
 
-        These may be few, or may be all but the first: so a range is shortened by and by, until they lie behind it.
+        Large records may be few, or may be all but the first: so a range is shortened step by step, until they are
+        beyond its end.
         """
         found, kept = dict(sizes), limited(ranges, weight=sizes, limit=limit)
         for _ in range(MOST_CUTS):
@@ -154,5 +158,5 @@ class Subscription:
         return kept, found
 
     def commit(self, group: str, positions: Mapping[Partition, int]) -> None:
-        """Commit the group's cursors."""
+        """Commit the group's offsets."""
         commit_cursors(self._cluster, group, positions)

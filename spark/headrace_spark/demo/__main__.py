@@ -11,7 +11,7 @@ from headrace_spark.errors import SourceError
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the demo; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m headrace_spark.demo", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a shorter story, for tests")
     parser.add_argument("--folder", type=Path, default=Path(".demo"), help="where everything goes [default: .demo]")

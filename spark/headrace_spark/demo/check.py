@@ -1,25 +1,25 @@
-"""What every consumer has, held against the producer's own record: line by line, exact, no sampling.
+"""Compares what every consumer has with the producer's own record: line by line, exactly, without sampling.
 
-Responsible for the comparisons, as pure functions over what outcome.py reads. A check says what it compared in a
-sentence that a person can follow, and where it fails, the first differences.
+The comparisons are pure functions over what outcome.py reads. A check describes what it compared in a sentence that a
+person can follow, and if it fails, the first differences.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from headrace_spark.demo.failover import Failover, told
-from headrace_spark.demo.ledger import Expected, Figures, SensorKey, WindowKey
+from headrace_spark.demo.failover import Failover, summary
+from headrace_spark.demo.ledger import Expected, Aggregates, SensorKey, WindowKey
 from headrace_spark.demo.reports import FeedReport, LiveReport, PressReport, SparkReport
 
 DIFFERENCES: Final = 3
-"""So many are told."""
+"""Most differences that a failed check shows."""
 PRESS: Final = ("demo-press", "cpu_percent")
-"""The sensor that the load spike must show in."""
+"""The device and sensor in which the load spike must show."""
 
 
 class Check(NamedTuple):
-    """One line of the verdict."""
+    """The result of one check."""
 
     ok: bool
     what: str
@@ -27,7 +27,7 @@ class Check(NamedTuple):
 
 
 class StateRow(NamedTuple):
-    """A sensor in the database."""
+    """A sensor's row in the database."""
 
     readings: int
     sequence: int
@@ -40,17 +40,17 @@ class StateRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlaggedWindow:
-    """A window as Spark wrote it."""
+    """A window as written by Spark."""
 
-    figures: Figures
+    aggregates: Aggregates
     mean: float
     baseline: float
-    """The usual mean, from the windows before."""
+    """The usual mean, from earlier windows."""
     anomaly: bool
 
 
 def check_feed(feed: FeedReport, expected: Expected) -> Check:
-    """Everything that was sent was acknowledged, once."""
+    """Check that everything sent was acknowledged, once."""
     ok = feed.failed == 0 and feed.sent == feed.acknowledged == expected.readings > 0
     return Check(
         ok,
@@ -61,7 +61,7 @@ def check_feed(feed: FeedReport, expected: Expected) -> Check:
 
 
 def check_topics(expected: Expected, ends: Mapping[str, int]) -> Check:
-    """Each acknowledged offset was given once, and the topics hold nothing else."""
+    """Check that each offset was acknowledged once, and the topics hold nothing else."""
     wrong = [
         f"{device}: {len(offsets):,} acknowledged, end {ends.get(device, 0):,}"
         for device, offsets in sorted(expected.offsets.items())
@@ -75,7 +75,7 @@ def check_topics(expected: Expected, ends: Mapping[str, int]) -> Check:
 
 
 def check_live(live: LiveReport, expected: Expected, *, steady: LiveReport) -> Check:
-    """The live consumer saw every sequence number. `steady` is its report from before the kill."""
+    """Check that the live consumer saw every sequence number. `steady` is its report from before the kill."""
     ok = live.readings == expected.readings and live.missing == 0
     return Check(
         ok,
@@ -86,13 +86,19 @@ def check_live(live: LiveReport, expected: Expected, *, steady: LiveReport) -> C
 
 
 def check_state(rows: Mapping[SensorKey, StateRow], expected: Expected) -> Check:
-    """Each sensor's count, sum, smallest, largest and newest value are those of the ledger."""
+    """Check that each sensor's count, sum, lowest, highest and newest value are those of the ledger."""
     wrong = [f"{device}/{sensor}: not in the producer's record" for device, sensor in rows.keys() - expected.sensors]
     for (device, sensor), history in expected.sensors.items():
-        last, figures = history.last, history.figures
+        last, aggregates = history.last, history.aggregates
         assert last is not None
         due = StateRow(
-            figures.count, last.sequence, last.time, last.value, figures.lowest, figures.highest, figures.total
+                        aggregates.count,
+            last.sequence,
+            last.time,
+            last.value,
+            aggregates.lowest,
+            aggregates.highest,
+            aggregates.total,
         )
         row = rows.get((device, sensor))
         if row != due or row.readings != row.sequence:
@@ -106,7 +112,7 @@ def check_state(rows: Mapping[SensorKey, StateRow], expected: Expected) -> Check
 
 
 def check_spark_input(spark: SparkReport, expected: Expected) -> Check:
-    """Spark read each record once: their number, and the sum of their checksums."""
+    """Check that Spark read each record once, by the number and the sum of checksums."""
     ok = (spark.readings, spark.checksum) == (expected.readings, expected.checksum)
     found = f"{spark.readings:,} readings read, " + (
         "the sum of their checksums agrees"
@@ -117,20 +123,20 @@ def check_spark_input(spark: SparkReport, expected: Expected) -> Check:
 
 
 def check_windows(
-    found: Mapping[WindowKey, FlaggedWindow], due: Mapping[WindowKey, Figures], *, repeated: int
+    found: Mapping[WindowKey, FlaggedWindow], due: Mapping[WindowKey, Aggregates], *, repeated: int
 ) -> Check:
-    """Each window that had to close was given out once, with the count, mean, smallest and largest of the ledger."""
+    """Check that each window that had to close was emitted once, with the ledger's count, mean, lowest and highest."""
     wrong = [f"{repeated} windows are there more than once"] if repeated else []
     wrong += [f"{key}: not due" for key in found.keys() - due.keys()]
-    for key, figures in due.items():
+    for key, aggregates in due.items():
         window = found.get(key)
         if window is None:
             wrong.append(f"{key}: missing")
             continue
-        has, want = window.figures, figures
+        has, want = window.aggregates, aggregates
         if (has.count, has.lowest, has.highest, window.mean) != (want.count, want.lowest, want.highest, want.mean):
             wrong.append(f"{key}: {has} mean {window.mean} instead of {want} mean {want.mean}")
-    readings = sum(figures.count for figures in due.values())
+    readings = sum(aggregates.count for aggregates in due.values())
     return _verdict(
         wrong,
         "Parquet",
@@ -139,19 +145,19 @@ def check_windows(
 
 
 def check_window_topic(topic: Sequence[WindowKey], parquet: Iterable[WindowKey]) -> Check:
-    """The topic holds each window that Parquet holds, once."""
+    """Check that the topic holds each window of the Parquet files once."""
     ok = len(topic) == len(set(topic)) and set(topic) == set(parquet)
     return Check(ok, "Topic out", f"{len(topic):,} windows in the topic, {len(set(topic)):,} different, as in Parquet")
 
 
 def check_cursors(lags: Mapping[str, int]) -> Check:
-    """Every group's cursors stand at the end."""
+    """Check that every group has committed up to the end."""
     ok = bool(lags) and not any(lags.values())
     return Check(ok, "Cursors", ", ".join(f"{group} {lag:,} behind" for group, lag in sorted(lags.items())))
 
 
 def check_spike(found: Mapping[WindowKey, FlaggedWindow], press: PressReport, *, window_ms: int) -> Check:
-    """Spark flagged the load spike in the press's own CPU while it lasted."""
+    """Check that Spark flagged the load spike in the press's own CPU while it lasted."""
     flagged = {start: window for (*key, start), window in found.items() if tuple(key) == PRESS and window.anomaly}
     during = [window for start, window in flagged.items() if press.began - window_ms < start < press.ended]
     if not during:
@@ -166,25 +172,25 @@ def check_spike(found: Mapping[WindowKey, FlaggedWindow], press: PressReport, *,
 
 
 def check_failover(failover: Failover, feed: FeedReport) -> Check:
-    """Others took over everything that the dead node led, and in the end redundancy was whole again."""
+    """Check that other nodes lead everything that the dead node led, and that redundancy was restored."""
     if not failover.taken_over:
         return Check(
-            False, "Failover", f"of what node {failover.node} led only this was taken over: {_taken(failover)}"
+            False, "Failover", f"of what node {failover.node} led only this was taken over: {_new_leaders(failover)}"
         )
-    took = f"{_taken(failover)}, {failover.took_over_s:.1f} s after the kill of node {failover.node}; the slowest "
-    took += f"acknowledgement took {feed.slowest_s:.1f} s"
+    took = f"{_new_leaders(failover)}, {failover.took_over_s:.1f} s after the kill of node {failover.node}; "
+    took += f"the slowest acknowledgement took {feed.slowest_s:.1f} s"
     if failover.whole_s is None:
         return Check(False, "Failover", f"{took}; redundancy was not whole again")
     whole = f"all {failover.containers} containers whole {failover.whole_s:.1f} s after its start"
     return Check(True, "Failover", f"{took}; {whole}")
 
 
-def _taken(failover: Failover) -> str:
-    return told(failover.heirs.values()) or "nothing"
+def _new_leaders(failover: Failover) -> str:
+    return summary(failover.new_leaders.values()) or "nothing"
 
 
 def check_gone(left: Sequence[int]) -> Check:
-    """No process is left."""
+    """Check that no process is left."""
     return Check(not left, "Stopped", f"processes {left} are left" if left else "every process has ended")
 
 

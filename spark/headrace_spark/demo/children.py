@@ -1,8 +1,8 @@
-"""The demo's processes: started each in a session of its own, listened to, told orders, and ended for certain.
+"""The demo's processes: each is started in its own session, read from, sent orders, and ended reliably.
 
-Responsible for the parent's end of the pipes (reports.py has the child's). A child is asked to go by closing its
-stdin, which also happens when the parent dies; one that stays is killed with all of its session, Java and Spark's
-workers among them. Ctrl-C in a terminal reaches the parent alone.
+Handles the parent's end of the pipes (reports.py handles the child's). A child is asked to exit by closing its stdin,
+which also happens when the parent dies; one that stays is killed with all of its session, including Java and Spark's
+workers. Ctrl-C in a terminal reaches only the parent.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ LAST_LINES = 8
 
 
 class ProcessEnded(Exception):
-    """A process of the demo ended unasked, or with an error. `log` holds its last lines."""
+    """A process of the demo ended without being asked to, or with an error. `log` holds its last lines."""
 
     def __init__(self, name: str, code: int, log: Sequence[str]) -> None:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -34,7 +34,7 @@ class ProcessEnded(Exception):
 
 
 class Child:
-    """One process. `report` is the newest that it gave, None before the first."""
+    """One process. `report` is its newest report, None before the first."""
 
     def __init__(self, name: str, module: str, arguments: Mapping[str, str | Path], *, logs: Path) -> None:
         self.name = name
@@ -58,28 +58,30 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process runs."""
         return self._process.poll() is None
 
     def order(self, *words: object) -> None:
-        """Tell it a line. One that is gone hears nothing; `check` tells."""
+        """Send the process a line. A process that has ended ignores it; `check` reports the end."""
         self._write(" ".join(map(str, words)) + "\n")
 
     def ask_to_go(self) -> None:
-        """Close its stdin: it finishes its work and ends."""
+        """Close the process's stdin: it finishes its work and exits."""
         self._asked = True
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
 
     def check(self) -> None:
-        """Raise ProcessEnded if it ended unasked."""
+        """Raise ProcessEnded if the process ended without being asked to."""
         code = self._process.poll()
         if code is not None and not self._asked:
             raise ProcessEnded(self.name, code, self.last_lines())
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end, after `ask_to_go`. False where it is still there. Raises ProcessEnded on an error."""
+        """Wait for the process to end, after `ask_to_go`. Return False if it still runs. Raises ProcessEnded on an
+        error.
+        """
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -90,7 +92,7 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """End it and all of its session now."""
+        """Kill the process and all of its session."""
         self._asked = True
         end_session(self.pid)
         self._process.wait()
@@ -99,13 +101,13 @@ class Child:
                 self._process.stdin.close()
 
     def last_lines(self) -> tuple[str, ...]:
-        """The end of what it wrote to stderr."""
+        """Return the last lines that the process wrote to stderr."""
         with contextlib.suppress(OSError):
             return tuple(self._log.read_text(errors="replace").splitlines()[-LAST_LINES:])
         return ()
 
     def _write(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it is gone
+        with contextlib.suppress(OSError, ValueError):  # the process has ended
             if self._process.stdin is not None:
                 self._process.stdin.write(line.encode())
                 self._process.stdin.flush()
@@ -118,7 +120,7 @@ class Child:
 
 
 def end_all(children: Sequence[Child], *, grace_s: float) -> list[str]:
-    """Ask all to go, and kill what stays; the names of the latter. No process of theirs is left."""
+    """Ask all to exit, and kill those that stay; return the names of the latter. None of their processes is left."""
     for child in children:
         child.ask_to_go()
     deadline = time.monotonic() + grace_s
@@ -131,7 +133,7 @@ def end_all(children: Sequence[Child], *, grace_s: float) -> list[str]:
 
 
 def end_session(session: int, *, timeout_s: float = 10.0) -> None:
-    """Kill every process of a session, those included that start meanwhile."""
+    """Kill every process of a session, including those that start meanwhile."""
     deadline = time.monotonic() + timeout_s
     while (members := session_members(session)) and time.monotonic() < deadline:
         for pid in members:
@@ -141,7 +143,7 @@ def end_session(session: int, *, timeout_s: float = 10.0) -> None:
 
 
 def session_members(session: int) -> list[int]:
-    """Ids of the processes of a session that run."""
+    """Return the ids of a session's running processes."""
     found = []
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):

@@ -1,6 +1,6 @@
-"""The embedded cluster as a user has it: by the command `headrace`.
+"""The embedded cluster, used like a user does: by the command `headrace`.
 
-Responsible for the commands' words and for free ports; what it does is shown before it is done.
+Builds the commands and finds free ports; each command is shown before it runs.
 """
 
 import json
@@ -21,43 +21,43 @@ import psutil
 HOST: Final = "127.0.0.1"
 NODES: Final = 3
 PORTS: Final = range(20_000, 32_000)
-"""Below the range from which outgoing connections take theirs, so that a port is free again after a restart."""
+"""Ports for nodes: below the range of outgoing connections, so that a port is free again after a restart."""
 COMMAND_TIMEOUT_S: Final = 150.0
 CLEAN_UP_S: Final = 40.0
 METRICS_TIMEOUT_S: Final = 30.0
 METRICS_TOPICS: Final = 100
-"""Topics whose traffic the nodes' metrics tell: more than a machine has devices."""
+"""Topics whose traffic the nodes' metrics report: more than a machine has devices."""
 
 
 class CommandFailed(Exception):
-    """A `headrace` command failed; the message is its own."""
+    """A `headrace` command failed; the message is the command's own."""
 
 
 @dataclass(slots=True)
 class Cluster:
-    """The cluster whose data lie in `data`."""
+    """The cluster with its data in `data`."""
 
     data: Path
     show: Callable[[str], None]
     ports: dict[int, int] = field(default_factory=dict)
-    """Of each node, by its id; also of one that is down."""
+    """The port of each node by its id, including nodes that are down."""
     pids: dict[int, int] = field(default_factory=dict)
-    """Of the nodes that run, by their ids."""
+    """The process ids of running nodes, by node id."""
     metrics: dict[int, str] = field(default_factory=dict)
-    """Where each node that runs serves its metrics, by its id."""
+    """The metrics address of running nodes, by node id."""
 
     @property
     def addresses(self) -> dict[int, tuple[str, int]]:
-        """Of each node."""
+        """The addresses of all nodes, by node id."""
         return {node: (HOST, port) for node, port in self.ports.items()}
 
     @property
     def bootstrap(self) -> str:
-        """All addresses, as clients want them."""
+        """All addresses, in the form that clients take."""
         return ",".join(f"{HOST}:{port}" for port in self.ports.values())
 
     def up(self) -> None:
-        """Start it with all of its nodes. Raises CommandFailed."""
+        """Start the cluster with all of its nodes. Raises CommandFailed."""
         port = str(free_ports(NODES))
         by_topic = ("--node-option", f"--metrics-topics={METRICS_TOPICS}")
         said = self.run("up", "--nodes", str(NODES), "--detach", "--port", port, *by_topic, "--output", "json")
@@ -65,16 +65,16 @@ class Cluster:
             self._runs(node["id"], node)
 
     def start(self, node: int) -> None:
-        """Start one of its nodes again. Raises CommandFailed."""
+        """Start one of the nodes again. Raises CommandFailed."""
         self._runs(node, json.loads(self.run("node", "start", str(node), "--output", "json")))
 
     def kill(self, node: int) -> None:
-        """kill -9."""
+        """Kill a node (kill -9)."""
         self.metrics.pop(node, None)
         os.kill(self.pids.pop(node), signal.SIGKILL)
 
     def stop_all(self) -> list[int]:
-        """Stop whatever nodes run in the folder; the ids of processes that are left all the same."""
+        """Stop all nodes that run in the folder; return the ids of processes that are left nevertheless."""
         pids = list(self.pids.values())
         try:
             self.run("down", shown=bool(pids))
@@ -82,10 +82,10 @@ class Cluster:
             pass  # none runs
         self.pids.clear()
         self.metrics.clear()
-        return [pid for pid in pids if _is_there(pid)]
+        return [pid for pid in pids if _is_running(pid)]
 
     def last_metrics(self) -> str:
-        """What each node that runs tells of itself now, one after the other, as Prometheus reads it."""
+        """Return the current metrics of all running nodes, one after the other, in Prometheus's format."""
         told = []
         for node, address in sorted(self.metrics.items()):
             with urllib.request.urlopen(address, timeout=METRICS_TIMEOUT_S) as answer:
@@ -93,7 +93,7 @@ class Cluster:
         return "\n".join(told)
 
     def ask(self, *words: str) -> Any:
-        """What a command says as JSON. Raises CommandFailed."""
+        """Return a command's JSON output. Raises CommandFailed."""
         return json.loads(self.run(*words, "--output", "json", shown=False))
 
     def _runs(self, node: int, told: Mapping[str, Any]) -> None:
@@ -102,7 +102,7 @@ class Cluster:
             self.metrics[node] = told["metrics"]
 
     def run(self, *words: str, shown: bool = True) -> str:
-        """Run `headrace WORDS --data DIR`; its stdout. Raises CommandFailed."""
+        """Run `headrace WORDS --data DIR`; return its stdout. Raises CommandFailed."""
         command = [*words, "--data", str(self.data)]
         if shown:
             self.show("headrace " + " ".join(_short(command)))
@@ -110,7 +110,9 @@ class Cluster:
 
 
 def run_command(command: Sequence[str]) -> str:
-    """Run `headrace COMMAND`; its stdout. Raises CommandFailed. An interrupted one cleans up after itself first."""
+    """Run `headrace COMMAND`; return its stdout. Raises CommandFailed. An interrupted command first cleans up after
+    itself.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace.cli.main", *command],
         stdin=subprocess.DEVNULL,
@@ -137,7 +139,7 @@ def run_command(command: Sequence[str]) -> str:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` ports of this machine, one after the other, that are free now. Raises OSError."""
+    """Return the first of `count` consecutive ports of this machine that are free now. Raises OSError."""
     for first in random.sample(PORTS, 100):
         if all(_is_free(port) for port in range(first, first + count)):
             return first
@@ -154,7 +156,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _is_there(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -162,6 +164,6 @@ def _is_there(pid: int) -> bool:
 
 
 def _short(command: Sequence[str]) -> list[str]:
-    """The command as a user would type it: paths below this folder are relative, and no --output."""
+    """Return the command as a user would type it: with paths relative to this folder, and without --output."""
     here = f"{Path.cwd()}/"
     return [word.removeprefix(here) for word in command if word not in ("--output", "json")]

@@ -1,7 +1,7 @@
-"""What becomes of the containers of a node that was killed: who leads them, and when all have their replicas again.
+"""The failover of the containers of a killed node: who leads them now, and when all have their replicas again.
 
-Responsible for looking at the cluster, by the admin calls that any node answers, and for telling from what is seen when
-each thing happened. Knows nothing of processes and kills nobody. Times are seconds of the monotonic clock.
+Observes the cluster by the admin calls that any node answers, and derives when each change happened. Starts and kills
+no processes. Times are seconds of the monotonic clock.
 """
 
 import time
@@ -16,8 +16,8 @@ ANSWER_S: Final = 5.0
 Address = tuple[str, int]
 
 
-class Contained(NamedTuple):
-    """One container, as the cluster's records have it."""
+class ContainerState(NamedTuple):
+    """One container in the cluster's records."""
 
     container: int
     kind: str
@@ -27,32 +27,32 @@ class Contained(NamedTuple):
     wanted: int
 
 
-class Look(NamedTuple):
-    """The cluster at one moment, `at`. `whole`: all containers have all of their replicas in sync, on living nodes."""
+class ClusterState(NamedTuple):
+    """The cluster at the moment `at`. `whole`: all containers have all replicas in sync, on living nodes."""
 
     at: float
-    containers: tuple[Contained, ...]
+    containers: tuple[ContainerState, ...]
     whole: bool
 
 
-class Eyes:
-    """Looks at a cluster by way of whichever of its nodes answers."""
+class ClusterProbe:
+    """Reads the state of a cluster from any node that answers."""
 
     def __init__(self, addresses: Callable[[], Mapping[int, Address]]) -> None:
-        """`addresses`: where the nodes are by now."""
+        """`addresses`: returns the nodes' current addresses."""
         self._addresses = addresses
 
-    def look(self) -> Look | None:
-        """How things are; None where no node can say just now."""
+    def look(self) -> ClusterState | None:
+        """Return the present state; None if no node can report it at the moment."""
         containers = self._ask("container.list")
         at = time.monotonic()
         status = self._ask("cluster.status")
         if status is None or containers is None:
             return None
-        return Look(
+        return ClusterState(
             at,
             tuple(
-                Contained(
+                ContainerState(
                     each["container"], each["kind"], each["primary"], each["epoch"], len(each["in_sync"]),
                     each["wanted"],
                 )
@@ -62,7 +62,7 @@ class Eyes:
         )  # fmt: skip
 
     def written(self) -> dict[int, int]:
-        """How many bytes of log each data container has, as its leader says; those of nodes that answer."""
+        """Return the log size in bytes of each data container, as reported by leaders that answer."""
         found: dict[int, int] = {}
         for address in self._addresses().values():
             status = _ask(address, "status")
@@ -84,25 +84,25 @@ def _ask(address: Address, method: str) -> Any:
 
 
 def busiest(before: Mapping[int, int], after: Mapping[int, int]) -> tuple[int, int]:
-    """The container that grew most, and by how many bytes. Raises ValueError where there is none."""
+    """Return the container that grew most, and by how many bytes. Raises ValueError if there is none."""
     grown = {container: end - before.get(container, 0) for container, end in after.items()}
     found = max(grown, key=lambda container: (grown[container], -container))
     return found, grown[found]
 
 
-class Heir(NamedTuple):
-    """Who leads a container of the dead node now, and how long after the kill that was seen."""
+class NewLeader(NamedTuple):
+    """The new leader of one of the dead node's containers, and how long after the kill it was first seen."""
 
-    container: Contained
+    container: ContainerState
     after_s: float
 
 
 class Failover:
-    """What followed the kill of `node` at `killed_at`. `before` is the last look at the cluster with it."""
+    """The failover after the kill of `node` at `killed_at`. `before` is the last state of the cluster with the node."""
 
-    def __init__(self, node: int, before: Look, *, killed_at: float) -> None:
+    def __init__(self, node: int, before: ClusterState, *, killed_at: float) -> None:
         self.node = node
-        self.heirs: dict[int, Heir] = {}
+        self.new_leaders: dict[int, NewLeader] = {}
         """By container; complete once `taken_over`."""
         self.started_at: float | None = None
         """When the node was started again."""
@@ -112,40 +112,41 @@ class Failover:
         self._led = {each.container for each in before.containers if each.leader == node}
         self._killed_at = killed_at
 
-    def see(self, look: Look) -> None:
-        """Take in how things are."""
+    def see(self, look: ClusterState) -> None:
+        """Record the cluster's present state."""
         for each in look.containers:
-            if each.container in self._led and each.container not in self.heirs and each.leader != self.node:
-                self.heirs[each.container] = Heir(each, look.at - self._killed_at)
+            if each.container in self._led and each.container not in self.new_leaders and each.leader != self.node:
+                self.new_leaders[each.container] = NewLeader(each, look.at - self._killed_at)
         if look.whole and self.started_at is not None and self.whole_at is None:
             self.whole_at = look.at
 
     def starts_again(self, now: float) -> None:
-        """The node is being started again from now on."""
+        """Record that the node is being started again."""
         self.started_at = now
 
     @property
     def taken_over(self) -> bool:
-        """Whether everything that the dead node led is led by others."""
-        return self.heirs.keys() == self._led
+        """Whether other nodes lead everything that the dead node led."""
+        return self.new_leaders.keys() == self._led
 
     @property
     def took_over_s(self) -> float:
-        """How long after the kill the last of its containers had another leader."""
-        return max((heir.after_s for heir in self.heirs.values()), default=0.0)
+        """Seconds from the kill until the last of the node's containers had another leader."""
+        return max((new_leader.after_s for new_leader in self.new_leaders.values()), default=0.0)
 
     @property
     def whole_s(self) -> float | None:
-        """How long after the node was started again redundancy was whole; None while it is not."""
+        """Seconds from the node's restart until redundancy was restored; None before."""
         if self.whole_at is None or self.started_at is None:
             return None
         return self.whole_at - self.started_at
 
 
-def told(heirs: Iterable[Heir]) -> str:
-    """Who took what over, as a sentence without its full stop; the catalog by its name."""
+def summary(new_leaders: Iterable[NewLeader]) -> str:
+    """Return which node leads what, as a sentence without its full stop; the catalog is named."""
     by_node: dict[int, list[str]] = {}
-    for heir in sorted(heirs, key=lambda each: each.container.container):
-        named = "the catalog" if heir.container.kind == "catalog" else f"container {heir.container.container}"
-        by_node.setdefault(heir.container.leader, []).append(named)
+    for new_leader in sorted(new_leaders, key=lambda each: each.container.container):
+        container = new_leader.container
+        named = "the catalog" if container.kind == "catalog" else f"container {container.container}"
+        by_node.setdefault(container.leader, []).append(named)
     return ", ".join(f"node {node} leads {' and '.join(names)}" for node, names in sorted(by_node.items()))

@@ -1,8 +1,8 @@
 """The producer: reads the machine ten times a second and sends each value through the stock confluent-kafka client.
 
-Responsible for pace, sequence numbers and the ledger of acknowledgements. A reading enters the ledger when it is
-acknowledged, with the offset that it got. While nobody leads a topic its readings wait in the client; idempotence keeps
-each from being stored twice when it is sent again.
+Keeps the pace, the sequence numbers and the ledger of acknowledgements. A reading is added to the ledger when it is
+acknowledged, with its offset. While a topic has no leader its readings wait in the client; idempotence keeps a reading
+that is sent again from being stored twice.
 """
 
 import argparse
@@ -22,28 +22,28 @@ from headrace_spark.demo.telemetry import Machine, Sample
 
 ROUND_S: Final = 0.1
 REPORT_EVERY: Final = 5
-"""Rounds."""
+"""Rounds between two reports."""
 RATE_OVER: Final = 4
-"""Reports that the shown rate is taken over."""
+"""Reports over which the shown rate is averaged."""
 FLUSH_S: Final = 60.0
 
 
 class Feed:
-    """Sends samples and keeps the books: `sent`, `acknowledged`, `failed` count readings."""
+    """Sends samples and counts readings: `sent`, `acknowledged`, `failed`."""
 
     def __init__(self, producer: Any, ledger: LedgerWriter) -> None:
         self.sent = 0
         self.acknowledged = 0
         self.failed = 0
         self.slowest_s = 0.0
-        """The longest that a reading waited for its acknowledgement, since `mark`."""
+        """The longest time in seconds that a reading waited for its acknowledgement, since `mark`."""
         self.devices: set[str] = set()
         self.sequences: Counter[tuple[str, str]] = Counter()
         self._producer = producer
         self._ledger = ledger
 
     def send(self, sample: Sample) -> None:
-        """One device's values as records of its topic. Blocks where the client's queue is full."""
+        """Send one device's values as records to its topic. Blocks while the client's queue is full."""
         self.devices.add(sample.device)
         topic = topic_of(sample.device)
         for sensor, value in sample.values:
@@ -52,7 +52,7 @@ class Feed:
             self._produce(topic, sensor, encode(reading), sample.time_ms)
 
     def mark(self) -> None:
-        """From now on: acknowledgements are timed anew."""
+        """Start to measure the slowest acknowledgement anew."""
         self.slowest_s = 0.0
 
     def _produce(self, topic: str, key: str, value: bytes, time_ms: int) -> None:
@@ -81,7 +81,9 @@ class Feed:
 
 
 def run(feed: Feed, machine: Machine, *, poll: Callable[[float], Any], stopping: Callable[[], bool]) -> None:
-    """Rounds until `stopping()`, each begun on its beat; a beat that is missed by far is left out and counted."""
+    """Run rounds until `stopping()`, each started on its beat; a beat missed by more than a round is skipped and
+    counted.
+    """
     late = number = 0
     beat = time.monotonic()
     marks = deque([(beat, 0)], maxlen=RATE_OVER + 1)
@@ -120,7 +122,7 @@ def _report(feed: Feed, marks: deque[tuple[float, int]], late: int) -> None:
 
 
 def main() -> None:
-    """Feed until the end of orders, then wait for every acknowledgement. Orders: "watch NAME PID", "mark"."""
+    """Feed until the end of orders, then wait for all acknowledgements. Orders: "watch NAME PID", "mark"."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--ledger", required=True, type=Path)

@@ -1,4 +1,4 @@
-"""Ctrl-C and its like: one way to end the story, and none to break off its cleaning up."""
+"""Ctrl-C and similar signals: one way to end the story, and none to interrupt its cleaning up."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from headrace.cli.signals import handled
 
 @contextmanager
 def as_interrupt(*signals: signal.Signals) -> Iterator[None]:
-    """Within, these signals end the story as Ctrl-C does."""
+    """While the context is active, these signals end the story as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -21,6 +21,6 @@ def as_interrupt(*signals: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Within, no Ctrl-C interrupts the stopping of processes."""
+    """While the context is active, signals do not interrupt the stopping of processes."""
     with handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield

@@ -1,7 +1,7 @@
-"""The producer's own record of what was acknowledged, one CSV line a reading, and what must follow from it.
+"""The producer's own record of what was acknowledged, one CSV line per reading, and what follows from it.
 
-Responsible for the file's form and for the sums that consumers are held against. Knows nothing of how they are read.
-The file is written by the producing process alone, from its acknowledgements; nothing of it comes from a consumer.
+Defines the file's form and the sums with which consumers are compared. The producing process alone writes the file,
+from its acknowledgements; nothing in it comes from a consumer.
 """
 
 import csv
@@ -40,7 +40,7 @@ class LedgerWriter:
         self._rows.writerow(COLUMNS)
 
     def add(self, entry: Entry) -> None:
-        """Append one."""
+        """Append one entry."""
         self._rows.writerow(entry)
 
     def close(self) -> None:
@@ -49,12 +49,12 @@ class LedgerWriter:
 
 
 def checksum(value: bytes) -> int:
-    """CRC-32 of a record's value, as Spark's crc32 has it."""
+    """Return the CRC-32 of a record's value, equal to Spark's crc32."""
     return zlib.crc32(value)
 
 
 def read_ledger(path: Path) -> Iterator[Entry]:
-    """The entries of a file, in the order of their acknowledgement."""
+    """Yield the entries of a file, in the order of their acknowledgement."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
         next(rows)
@@ -63,8 +63,8 @@ def read_ledger(path: Path) -> Iterator[Entry]:
 
 
 @dataclass(slots=True)
-class Figures:
-    """Count, sum, smallest, largest of values. Sums are exact, since values are whole multiples of readings.STEP."""
+class Aggregates:
+    """Count, sum, lowest and highest of values. Sums are exact, since values are whole multiples of readings.STEP."""
 
     count: int = 0
     total: float = 0.0
@@ -72,7 +72,7 @@ class Figures:
     highest: float = float("-inf")
 
     def add(self, value: float) -> None:
-        """Take a value in."""
+        """Add a value."""
         self.count += 1
         self.total += value
         self.lowest = min(self.lowest, value)
@@ -80,7 +80,7 @@ class Figures:
 
     @property
     def mean(self) -> float:
-        """The sum by the count, as Spark divides them."""
+        """The sum divided by the count, as Spark computes it."""
         return self.total / self.count
 
 
@@ -88,32 +88,33 @@ class Figures:
 class SensorHistory:
     """All readings of one sensor."""
 
-    figures: Figures = field(default_factory=Figures)
+    aggregates: Aggregates = field(default_factory=Aggregates)
     last: Entry | None = None
 
 
 @dataclass(slots=True)
 class Expected:
-    """What every consumer must have, by the ledger."""
+    """What every consumer must have, according to the ledger."""
 
     readings: int = 0
     checksum: int = 0
-    """Sum of all CRCs."""
+    """Sum of the CRCs of all values."""
     newest_ms: int = 0
     offsets: dict[str, list[int]] = field(default_factory=dict)
-    """By device, in order of acknowledgement."""
+    """Acknowledged offsets by device, in order of acknowledgement."""
     sensors: dict[SensorKey, SensorHistory] = field(default_factory=dict)
-    windows: dict[WindowKey, Figures] = field(default_factory=dict)
+    windows: dict[WindowKey, Aggregates] = field(default_factory=dict)
 
-    def closed_windows(self, *, window_ms: int, watermark_ms: int) -> dict[WindowKey, Figures]:
-        """The windows that Spark must have given out: those that end when the newest reading is `watermark_ms` older
-        or more (Spark's rule in append mode)."""
+    def closed_windows(self, *, window_ms: int, watermark_ms: int) -> dict[WindowKey, Aggregates]:
+        """Return the windows that Spark must have emitted: those that end at least `watermark_ms` before the newest
+        reading (Spark's rule in append mode).
+        """
         limit = self.newest_ms - watermark_ms
-        return {key: figures for key, figures in self.windows.items() if key[2] + window_ms <= limit}
+        return {key: aggregates for key, aggregates in self.windows.items() if key[2] + window_ms <= limit}
 
 
 def expect(entries: Iterable[Entry], *, window_ms: int) -> Expected:
-    """Sum up entries by device, by sensor, and by window of time."""
+    """Aggregate entries by device, by sensor, and by window of time."""
     expected = Expected()
     for entry in entries:
         expected.readings += 1
@@ -121,9 +122,9 @@ def expect(entries: Iterable[Entry], *, window_ms: int) -> Expected:
         expected.newest_ms = max(expected.newest_ms, entry.time)
         expected.offsets.setdefault(entry.device, []).append(entry.offset)
         history = expected.sensors.setdefault((entry.device, entry.sensor), SensorHistory())
-        history.figures.add(entry.value)
+        history.aggregates.add(entry.value)
         if history.last is None or entry.sequence > history.last.sequence:
             history.last = entry
         start = entry.time // window_ms * window_ms
-        expected.windows.setdefault((entry.device, entry.sensor, start), Figures()).add(entry.value)
+        expected.windows.setdefault((entry.device, entry.sensor, start), Aggregates()).add(entry.value)
     return expected

@@ -1,8 +1,8 @@
-"""The first consumer: the newest value of every device as it comes, with the time from the reading to here.
+"""The first consumer: the newest value of every device as it arrives, with the latency since the reading.
 
-It also follows the topic where Spark puts its windows, and reports those that are flagged. It keeps nothing: its
-cursor is the group's, committed by the client now and then, so after a crash some readings come again; a sequence
-number tells, and here only the newest counts.
+It also reads the topic of Spark's windows, and reports those that are flagged. It keeps no state but its group's
+committed offsets, which the client commits from time to time, so after a crash some readings arrive again; their
+sequence numbers reveal that, and only the newest value matters here.
 """
 
 import argparse
@@ -29,14 +29,14 @@ BATCH: Final = 1_000
 POLL_S: Final = 0.1
 REPORT_S: Final = 0.5
 SPAN_REPORTS: Final = 2
-"""Latencies are shown over so many reports."""
+"""Reports over which latencies are shown."""
 TREND: Final = 24
 TREND_STEP_MS: Final = 500
 LATEST_ALARMS: Final = 200
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What matters here of a window that Spark wrote."""
+    """The fields needed here of a window that Spark wrote."""
 
     device: str
     sensor: str
@@ -51,21 +51,21 @@ _windows = msgspec.json.Decoder(Window)
 
 
 class Latencies:
-    """How many readings took how long: exact in counts, to the millisecond in time."""
+    """A histogram of latencies: exact in counts, to the millisecond in time."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
 
     def add(self, millis: int) -> None:
-        """Take one in."""
+        """Add a latency."""
         self._counts[max(millis, 0)] += 1
 
     def merge(self, other: "Latencies") -> None:
-        """Take all of another in."""
+        """Add all latencies of another histogram."""
         self._counts.update(other._counts)
 
     def quantile(self, share: float) -> float:
-        """The latency in milliseconds that `share` of all readings do not exceed; 0 where there are none."""
+        """Return the latency in milliseconds that `share` of all readings do not exceed; 0 if there are none."""
         left = share * self._counts.total()
         for millis, count in sorted(self._counts.items()):
             left -= count
@@ -107,7 +107,7 @@ class LiveView:
         self._all = Latencies()
 
     def take(self, device: str, reading: Reading, *, now_ms: int) -> None:
-        """One reading."""
+        """Add one reading."""
         last = self._sequences.get((device, reading.sensor), 0)
         if reading.sequence <= last:
             self.repeated += 1
@@ -122,7 +122,7 @@ class LiveView:
         self._spans[-1].add(now_ms - reading.time)
 
     def take_window(self, window: Window) -> None:
-        """One window of Spark's."""
+        """Add one window of Spark's."""
         if window.anomaly:
             self.alarms += 1
             self._latest_alarms.append(
@@ -130,13 +130,13 @@ class LiveView:
             )
 
     def tick(self, now: float) -> None:
-        """Note that readings came at `now`, seconds of a monotonic clock."""
+        """Note that readings arrived at `now`, in seconds of a monotonic clock."""
         if self._last_at is not None:
             self.longest_gap_s = max(self.longest_gap_s, now - self._last_at)
         self._last_at = now
 
     def report(self) -> LiveReport:
-        """What there is to say now; alarms are said once."""
+        """Return the current report; each alarm is reported once."""
         span = Latencies()
         for one in self._spans:
             span.merge(one)
@@ -164,12 +164,12 @@ class LiveView:
 
 
 def follow(consumer: Any, view: LiveView, orders: Orders) -> None:
-    """Watch until the end of orders."""
+    """Consume until the end of orders."""
     windows_topic = f"{INSIGHTS_STREAM}:{WINDOWS_TOPIC}"
     consumer.subscribe([ALL_SENSOR_TOPICS, f"^{windows_topic}$"])
     reported = 0.0
     while not orders.ended:
-        first = consumer.poll(POLL_S)  # `consume` would wait for a full batch, and the readings with it
+        first = consumer.poll(POLL_S)  # `consume` would wait for a full batch, and delay the readings
         came_in = [] if first is None else [first, *consumer.consume(BATCH, 0)]
         messages = [message for message in came_in if message.error() is None]
         now_ms = time.time_ns() // 1_000_000
@@ -189,7 +189,7 @@ def follow(consumer: Any, view: LiveView, orders: Orders) -> None:
 
 
 def main() -> None:
-    """Follow all sensors' topics, and Spark's windows, until the end of orders."""
+    """Consume all sensors' topics and Spark's windows until the end of orders."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", required=True)
     asked = parser.parse_args()

@@ -1,6 +1,6 @@
-"""Reads what the consumers have made: the database, Parquet, topics, cursors. With stock libraries, none of ours.
+"""Reads the results of the consumers: the database, Parquet, topics. Uses stock libraries only, none of Headrace's.
 
-Responsible for reading alone; check.py compares.
+This module only reads; check.py compares.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from sqlite_utils import Database
 
 from headrace_spark.demo.check import FlaggedWindow, StateRow
-from headrace_spark.demo.ledger import Figures, SensorKey, WindowKey
+from headrace_spark.demo.ledger import Aggregates, SensorKey, WindowKey
 from headrace_spark.demo.quiet import quiet
 from headrace_spark.demo.readings import SENSORS_STREAM, device_of
 
@@ -23,24 +23,24 @@ PAUSE_S: Final = 0.2
 PASSING: Final = frozenset(
     {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
 )
-"""What a client is told while a partition changes hands."""
+"""Errors that a client gets while a partition changes its leader."""
 
 
 class Windows(NamedTuple):
-    """Windows by their key, and how many rows there are beyond one for each."""
+    """Windows by their key, and the number of duplicate rows."""
 
     by_key: dict[WindowKey, FlaggedWindow]
     repeated: int
 
 
 def read_state(path: Path) -> dict[SensorKey, StateRow]:
-    """The rows of the state database."""
+    """Return the rows of the state database."""
     with Database(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         return {(row.pop("device"), row.pop("sensor")): StateRow(**row) for row in db.table("sensors").rows}
 
 
 def read_windows(folder: Path) -> Windows:
-    """Every window in the Parquet folder."""
+    """Return every window in the Parquet folder."""
     import pyarrow.dataset as dataset
 
     columns = ("device", "sensor", "start", "count", "mean", "min", "max", "baseline", "anomaly")
@@ -50,7 +50,7 @@ def read_windows(folder: Path) -> Windows:
         *(table.column(name).to_pylist() for name in columns), strict=True
     ):
         key = (device, sensor, round(start.timestamp() * 1000))
-        found[key] = FlaggedWindow(Figures(count, mean * count, low, high), mean, baseline, anomaly)
+        found[key] = FlaggedWindow(Aggregates(count, mean * count, low, high), mean, baseline, anomaly)
     return Windows(found, table.num_rows - len(found))
 
 
@@ -64,7 +64,7 @@ _windows = msgspec.json.Decoder(_TopicWindow)
 
 
 def read_window_topic(bootstrap: str, topic: str) -> list[WindowKey]:
-    """The key of every window in a topic, repeats and all, in order."""
+    """Return the key of every window in a topic, in order, including repeats."""
     from datetime import datetime
 
     found = []
@@ -76,7 +76,7 @@ def read_window_topic(bootstrap: str, topic: str) -> list[WindowKey]:
 
 
 def topic_ends(bootstrap: str) -> dict[str, int]:
-    """How many records each sensors' topic holds, by device."""
+    """Return how many records each sensors' topic holds, by device."""
     consumer = _consumer(bootstrap)
     try:
         counts: Counter[str] = Counter()
@@ -91,7 +91,7 @@ def topic_ends(bootstrap: str) -> dict[str, int]:
 
 
 def _read_all(bootstrap: str, topic: str) -> list[bytes]:
-    """The values of a topic with one partition, up to where it ends now. Raises TimeoutError."""
+    """Return the values of a topic with one partition, up to its present end. Raises TimeoutError."""
     consumer = _consumer(bootstrap)
     try:
         _, end = _bounds(consumer, TopicPartition(topic, 0))
@@ -108,9 +108,8 @@ def _read_all(bootstrap: str, topic: str) -> list[bytes]:
 
 
 def _bounds(consumer: Any, place: TopicPartition) -> tuple[int, int]:
-    """The first offset and the next one. Asks again where the partition changes hands: the client does not, here.
-
-    Raises KafkaException.
+    """Return the first and the next offset of a partition. Retries while the partition changes its leader, as this
+    client call does not. Raises KafkaException.
     """
     deadline = time.monotonic() + TIMEOUT_S
     while True:

@@ -1,7 +1,6 @@
-"""The demo's running parts together: started, shown while the story waits for something, asked what they report.
+"""The demo's running parts together: started, shown while the story waits, and asked for their reports.
 
-Responsible for waiting: whatever the story waits for, the board is drawn meanwhile, and a part that ends unasked ends
-the wait. Knows nothing of scenes.
+While the story waits, the board is drawn, and a part that ends without being asked to ends the wait.
 """
 
 import threading
@@ -19,13 +18,13 @@ from headrace_spark.demo.screen import SHOWN_ALARMS, Board, Screen
 
 POLL_S: Final = 0.1
 STOP_S: Final = 3.0
-"""For processes that still run when the story is cut short; at its end all have gone by themselves."""
+"""Seconds for processes that still run when the story is interrupted; at its regular end all have exited already."""
 SPIKE_PERCENT: Final = 5.0
-"""Less CPU than that is not the press at work."""
+"""CPU percentage below which a flagged window of the press is not its load spike."""
 
 
 class Parts:
-    """The processes of one run, beside its cluster."""
+    """The processes of one run, besides its cluster."""
 
     def __init__(self, screen: Screen, cluster: Cluster, *, logs: Path) -> None:
         self._screen = screen
@@ -42,24 +41,24 @@ class Parts:
         return self._children[name]
 
     def start(self, name: str, module: str, **arguments: str | Path) -> None:
-        """Start a part; one that was killed before is forgotten."""
+        """Start a part; a former process of the same name is forgotten."""
         self._children.pop(name, None)
         child = self._children[name] = Child(name, module, arguments, logs=self._logs)
         self._sessions.append(child.pid)
 
     def stop(self) -> list[int]:
-        """End every process; the ids of those that are left all the same."""
+        """End every process; return the ids of those that are left nevertheless."""
         end_all(list(self._children.values()), grace_s=STOP_S)
         return [pid for session in self._sessions for pid in session_members(session)]
 
     def watch_process(self, name: str, pid: int) -> None:
-        """Have the feed take this process's figures in."""
+        """Make the feed report this process's telemetry."""
         self._children["feed"].order("watch", name, pid)
 
     # --- waiting ---
 
     def fed_s(self) -> float:
-        """For how many seconds readings have come."""
+        """Return for how many seconds readings have been sent."""
         return time.monotonic() - self._fed_since if self._fed_since else 0.0
 
     def look(self, act: str) -> None:
@@ -79,7 +78,7 @@ class Parts:
         )  # fmt: skip
 
     def _note_alarms(self) -> None:
-        """Take the live consumer's new alarms in, and tell of the first that is the press's."""
+        """Collect the live consumer's new alarms, and announce the first one of the press."""
         live, press = self.live(), self.press()
         if live.alarms == self._alarmed:
             return
@@ -104,14 +103,14 @@ class Parts:
             time.sleep(POLL_S)
 
     def pass_time(self, seconds: float, act: str) -> None:
-        """Show the parts for so long."""
+        """Show the parts for `seconds`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.look(act)
             time.sleep(POLL_S)
 
     def busy(self, work: Callable[[], None], act: str, *, also: Callable[[], object] = lambda: None) -> None:
-        """Show the parts, and do `also`, while `work` runs in a thread; its exception is raised here."""
+        """Show the parts, and call `also`, while `work` runs in a thread; its exception is raised here."""
         failure: list[BaseException] = []
 
         def run() -> None:
@@ -128,7 +127,7 @@ class Parts:
                 also()
                 thread.join(POLL_S)
         finally:
-            thread.join()  # else it might start what nobody stops
+            thread.join()  # otherwise it might start a process that nobody stops
         if failure:
             raise failure[0]
 
@@ -140,21 +139,21 @@ class Parts:
         return report if isinstance(report, kind) else None
 
     def feed(self) -> FeedReport:
-        """The newest report of the part; as of one that has done nothing where there is none."""
+        """Return the newest report of the feed; an empty one if there is none yet."""
         return self._part("feed", FeedReport) or FeedReport(0, 0, 0, 0, 0, 0.0, 0, 0)
 
     def live(self) -> LiveReport:
-        """See `feed`."""
+        """Like `feed`, of the live consumer."""
         return self._part("live", LiveReport) or LiveReport(0, 0, 0, 0.0, 0.0, 0.0, 0, (), (), 0.0, 0.0)
 
     def state(self) -> StateReport:
-        """See `feed`."""
+        """Like `feed`, of the state consumer."""
         return self._part("state", StateReport) or StateReport(0, 0, 0, 0)
 
     def spark(self) -> SparkReport:
-        """See `feed`."""
+        """Like `feed`, of Spark."""
         return self._part("spark", SparkReport) or SparkReport("starting")
 
     def press(self) -> PressReport:
-        """See `feed`."""
+        """Like `feed`, of the press."""
         return self._part("press", PressReport) or PressReport()

@@ -2,10 +2,10 @@
 
     /factory/sensors:*  --windows-->  /factory/insights:windows, and windows.parquet/batch=N
 
-One query measures each sensor per window of time, judges each window against the same sensor's past, and goes on from
-its checkpoint, whatever happens to the node meanwhile. A batch that is run again writes what it wrote before: the
-topic knows the batch by its name, in Parquet it takes its own folder's place, and what is remembered of the sensors
-when a process starts is what the batches before it hold. The judging is done in the driver, since windows are few;
+One query aggregates each sensor per window of time, judges each window against the same sensor's past, and continues
+from its checkpoint, whatever happens to the node meanwhile. A batch that is run again writes the same as before: the
+topic recognizes the batch by its query name, in Parquet the batch replaces its own folder, and the sensors' past is
+restored from the batches before it when a process starts. The driver judges the windows, since they are few;
 pipelines.flag_anomalies is for many.
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 WINDOW_MS: Final = 2_000
 WATERMARK_MS: Final = 5_000
-"""How much older than the newest reading a window's end must be before the window is given out."""
+"""Milliseconds that a window's end must be older than the newest reading before the window is emitted."""
 TRIGGER: Final = "2 seconds"
 POLL_S: Final = 0.5
 LAST_BATCH_S: Final = 10.0
-"""How long a batch under way may still take at the end."""
+"""Seconds that a running batch may still take at the end."""
 GROUP: Final = "demo-spark"
 PART: Final = "windows.parquet"
 DETECTION: Final = Detection(history=30, warm_up=5, threshold=8.0, persistence=2)
@@ -48,7 +48,7 @@ class Judge:
         self._known: int | None = None
 
     def flag(self, windows: pa.Table, *, batch: int) -> pa.Table:
-        """The batch's windows with the columns baseline, score and anomaly."""
+        """Return the batch's windows with the columns baseline, score and anomaly."""
         if self._known is None or batch <= self._known:
             self._remember(before=batch)
         self._known = batch
@@ -63,7 +63,7 @@ class Judge:
         return judgement
 
     def _remember(self, *, before: int) -> None:
-        """Go through the windows of earlier batches as they were kept."""
+        """Restore the sensors' past from the windows of earlier batches."""
         self._pasts.clear()
         earlier = sorted(
             (batch, folder) for folder in self._parquet.glob("batch=*") if (batch := batch_of(folder)) < before
@@ -74,12 +74,12 @@ class Judge:
 
 
 def batch_of(folder: Path) -> int:
-    """The batch whose folder this is."""
+    """Return the batch to which a folder belongs."""
     return int(folder.name.partition("=")[2])
 
 
 def keep(windows: pa.Table, folder: Path) -> None:
-    """Write a batch's windows as its folder's only file, in one step, over what a former attempt left."""
+    """Write a batch's windows as its folder's only file, atomically, replacing the file of a former attempt."""
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f"_{PART}"
     pq.write_table(windows, draft)
@@ -87,7 +87,7 @@ def keep(windows: pa.Table, folder: Path) -> None:
 
 
 class Progress:
-    """What the query has done in all, by batch, so that a batch that is run again counts once."""
+    """The query's totals, kept by batch, so that a batch that is run again counts once."""
 
     def __init__(self, jvm_pid: int) -> None:
         self._jvm_pid = jvm_pid
@@ -97,11 +97,11 @@ class Progress:
         self._per_second = 0.0
 
     def kept(self, batch: int, *, windows: int, flagged: int) -> None:
-        """A batch of flagged windows is in the topic and in Parquet."""
+        """Record that a batch's flagged windows are in the topic and in Parquet."""
         self._kept[batch] = (windows, flagged)
 
     def look(self, query: "StreamingQuery") -> SparkReport:
-        """Take the batches in that are done, and say how far the query is."""
+        """Record the finished batches, and return the query's report."""
         from headrace_spark.cursors import lag
 
         for one in query.recentProgress:
@@ -131,7 +131,7 @@ def _sums(totals: dict[int, tuple[int, int]]) -> tuple[int, int]:
 
 
 def readings_of(records: "DataFrame") -> "DataFrame":
-    """Columns device, sensor, time, value of the demo's records; counted and summed up as they pass by."""
+    """Return columns device, sensor, time, value of the demo's records, and observe their count and checksum sum."""
     from pyspark.sql import functions as f
 
     parsed = records.select(
@@ -150,7 +150,7 @@ def readings_of(records: "DataFrame") -> "DataFrame":
 def start(
     spark: "SparkSession", progress: Progress, *, bootstrap: str, parquet: Path, checkpoint: Path
 ) -> "StreamingQuery":
-    """The query."""
+    """Start the query and return it."""
     from headrace_spark.pipelines import windowed_statistics
 
     records = (
@@ -186,7 +186,7 @@ def start(
 
 
 def write_records(spark: "SparkSession", flagged: pa.Table, *, bootstrap: str, batch: int) -> None:
-    """Append a batch's windows to their topic, once, however often it is called for that batch."""
+    """Append a batch's windows to their topic, once, even if called repeatedly for the batch."""
     from pyspark.sql import functions as f
 
     from headrace_spark.pipelines import as_records
@@ -205,7 +205,7 @@ def write_records(spark: "SparkSession", flagged: pa.Table, *, bootstrap: str, b
 
 
 def main() -> None:
-    """Run both queries until the end of orders."""
+    """Run the query until the end of orders."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--parquet", required=True, type=Path)
@@ -238,7 +238,7 @@ def main() -> None:
 
 
 def _watch(query: "StreamingQuery", progress: Progress, orders: Orders) -> None:
-    """Report until the end of orders, or until the query has failed, which is said and ends the process."""
+    """Report until the end of orders, or until the query fails, which is reported and ends the process."""
     while not orders.wait(POLL_S):
         failure = query.exception()
         if failure is not None:

@@ -1,6 +1,6 @@
-"""Where the demo's things lie: one folder, which one demo at a time may have.
+"""The demo's files: one folder, used by one demo at a time.
 
-Responsible for paths and for a fresh start. Knows nothing of what is in the files.
+Defines paths and clears them for a new run; does not interpret the files.
 """
 
 import fcntl
@@ -12,53 +12,53 @@ from pathlib import Path
 
 
 class Unsound(Exception):
-    """Something did not come within its time; the message says what."""
+    """Something did not happen in time; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The demo's folder and what lies in it."""
+    """The demo's folder and the paths in it."""
 
     root: Path
 
     @property
     def data(self) -> Path:
-        """The nodes'."""
+        """The nodes' data."""
         return self.root / "data"
 
     @property
     def results(self) -> Path:
-        """For the reader."""
+        """The results for the reader."""
         return self.root / "results"
 
     @property
     def logs(self) -> Path:
-        """One file a process."""
+        """The logs, one file per process."""
         return self.root / "logs"
 
     @property
     def scratch(self) -> Path:
-        """Spark's: checkpoint and what it spills."""
+        """Spark's checkpoint and temporary files."""
         return self.root / "scratch"
 
     @property
     def ledger(self) -> Path:
-        """What the producer recorded as acknowledged."""
+        """The producer's record of what was acknowledged."""
         return self.results / "acknowledged.csv"
 
     @property
     def database(self) -> Path:
-        """The current state."""
+        """The database with the current state."""
         return self.results / "state.sqlite"
 
     @property
     def windows(self) -> Path:
-        """Parquet."""
+        """The Parquet folder."""
         return self.results / "windows.parquet"
 
     @property
     def picture(self) -> Path:
-        """PNG."""
+        """The picture of the run, a PNG file."""
         return self.results / "anomalies.png"
 
     @property
@@ -68,12 +68,12 @@ class Places:
 
     @property
     def metrics(self) -> Path:
-        """The nodes' metrics, once all was read."""
+        """The nodes' metrics, taken once everything was read."""
         return self.results / "metrics.txt"
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder against another demo. Raises Unsound where one runs."""
+        """Lock the folder against another demo. Raises Unsound if one runs."""
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "lock").open("wb") as file:
             try:
@@ -83,7 +83,7 @@ class Places:
             yield
 
     def clear(self) -> None:
-        """Make everything anew."""
+        """Delete everything, and create empty folders."""
         for folder in (self.data, self.results, self.logs, self.scratch):
             shutil.rmtree(folder, ignore_errors=True)
         for folder in (self.results, self.logs, self.scratch):
@@ -91,7 +91,7 @@ class Places:
 
 
 def shown(path: Path) -> str:
-    """A path as a person would type it here."""
+    """Return a path as a person would type it here."""
     with suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)

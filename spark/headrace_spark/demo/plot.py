@@ -1,6 +1,6 @@
-"""The picture of a run: the press's real load spike with Spark's flags, the cores, what came through, all flags.
+"""The picture of a run: the press's load spike with Spark's flags, the cores, the throughput, all flags.
 
-Responsible for drawing what check.py has found right. Knows nothing of processes.
+Draws the windows that check.py has verified.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ MOST_DEVICES: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """When things happened, in milliseconds since 1970."""
+    """When events of the run happened, in milliseconds since 1970."""
 
     spike: tuple[int, int]
     down: tuple[int, int]
@@ -88,8 +88,8 @@ def _press(axis: Any, windows: Mapping[WindowKey, FlaggedWindow], seconds: Any, 
     series = _series(windows, *PRESS)
     middle = [seconds(start + window_ms // 2) for start, _ in series]
     axis.fill_between(
-        middle, [w.figures.lowest for _, w in series], [w.figures.highest for _, w in series], color=BLUE, alpha=0.18,
-        lw=0, label="lowest to highest",
+        middle, [w.aggregates.lowest for _, w in series], [w.aggregates.highest for _, w in series], color=BLUE,
+        alpha=0.18, lw=0, label="lowest to highest",
     )  # fmt: skip
     axis.plot(middle, [w.mean for _, w in series], color=BLUE, lw=1.8, label="mean of the window")
     flagged = [(seconds(start + window_ms // 2), w.mean) for start, w in series if w.anomaly]
@@ -123,7 +123,7 @@ def _cores(axis: Any, windows: Mapping[WindowKey, FlaggedWindow], seconds: Any, 
 def _readings(axis: Any, windows: Mapping[WindowKey, FlaggedWindow], seconds: Any, window_ms: int) -> None:
     counts: Counter[int] = Counter()
     for (_, _, start), window in windows.items():
-        counts[start] += window.figures.count
+        counts[start] += window.aggregates.count
     starts = sorted(counts)
     axis.bar(
         [seconds(start) for start in starts], [counts[start] * 1000 / window_ms for start in starts],
@@ -163,7 +163,7 @@ def _short(device: str) -> str:
 
 
 def _label(axis: Any, x: float, text: str, colour: str, *, side: str) -> None:
-    """A word at the top of an axis, beside the band that it names; `side` is the word's end that touches it."""
+    """Draw a word at the top of an axis, beside the band that it names; `side` is the end of the word at the band."""
     axis.annotate(
         text,
         (x, 1.0),

@@ -1,7 +1,7 @@
-"""The press: a machine of the factory that idles, and works really hard when told "work SECONDS".
+"""The press: a machine of the factory that idles, and works hard on the order "work SECONDS".
 
-Its work is real: it burns one core with hashing and holds 64 MiB. So the load spike that Spark shall flag is measured
-like everything else, not made up.
+Its work is real: it loads one core with hashing and holds 64 MiB. So the load spike that Spark is to flag is measured
+like everything else, not invented.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ IDLE_STEP_S: Final = 0.2
 
 
 def main() -> None:
-    """Wait for orders until their end."""
+    """Execute orders until their end."""
     work: queue.SimpleQueue[float] = queue.SimpleQueue()
     orders = Orders(lambda words: work.put(float(words[1])) if words[:1] == ["work"] else None)
     say(PressReport())
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def burn(seconds: float, *, stopping: Callable[[], bool]) -> None:
-    """Keep one core busy for so long, or until `stopping()`."""
+    """Keep one core busy for `seconds`, or until `stopping()`."""
     held = bytearray(HELD_BYTES)
     until = time.monotonic() + seconds
     while time.monotonic() < until and not stopping():

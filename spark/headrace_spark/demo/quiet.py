@@ -1,4 +1,4 @@
-"""librdkafka without its own lines on stderr: a lost connection is expected here, and shown by the story."""
+"""Keeps librdkafka's own log lines off stderr: lost connections are expected in the demo, and shown by the story."""
 
 import logging
 from collections.abc import Mapping
@@ -10,5 +10,5 @@ _silent.propagate = False
 
 
 def quiet(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings` with a logger that keeps librdkafka's lines off the terminal."""
+    """Return `settings` with a logger that discards librdkafka's lines."""
     return {"logger": _silent, **settings}

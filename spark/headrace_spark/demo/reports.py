@@ -1,7 +1,7 @@
-"""What the demo's processes say to the story: one JSON object a line, each with its `type`. And how they are told.
+"""The reports of the demo's processes to the story: one JSON object per line, each with its `type`.
 
-Responsible for the reports' form and for the child's end of both pipes. A process reads orders from stdin, a line
-each; the end of stdin means that it finishes its work and goes.
+Defines the form of reports and handles the child's end of both pipes. A process reads orders from stdin, one per line;
+at the end of stdin it finishes its work and exits.
 """
 
 import sys
@@ -12,11 +12,11 @@ import msgspec
 
 
 class Report(msgspec.Struct, frozen=True, tag_field="type", tag=lambda name: name.removesuffix("Report").lower()):
-    """Anything that a process says of itself. Counts are totals since it started."""
+    """A report of a process. Counts are totals since the process started."""
 
 
 class FeedReport(Report, frozen=True):
-    """How far the producer is. A reading counts as acknowledged once all replicas in sync have it on disk."""
+    """The producer's progress. A reading counts as acknowledged once all in-sync replicas have it on disk."""
 
     sent: int
     acknowledged: int
@@ -27,9 +27,9 @@ class FeedReport(Report, frozen=True):
     waiting: int
     """Readings that are sent, but not acknowledged yet."""
     late_rounds: int
-    """Rounds that began more than a tenth of a second late and so left others out."""
+    """Rounds that began more than a tenth of a second late, so that others were skipped."""
     slowest_s: float = 0.0
-    """The longest that a reading waited for its acknowledgement, since the last order "mark"."""
+    """The longest time in seconds that a reading waited for its acknowledgement, since the last order "mark"."""
 
 
 class NewestValue(msgspec.Struct, frozen=True):
@@ -40,13 +40,13 @@ class NewestValue(msgspec.Struct, frozen=True):
     value: float
     time: int
     readings: int
-    """Of all of the device's sensors."""
+    """Readings of all of the device's sensors."""
     trend: tuple[float, ...]
     """Values of the last seconds, oldest first."""
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """A window that Spark flagged, as it is read from the topic of windows."""
+    """A window that Spark flagged, as read from the topic of windows."""
 
     device: str
     sensor: str
@@ -57,7 +57,7 @@ class Alarm(msgspec.Struct, frozen=True):
 
 
 class LiveReport(Report, frozen=True):
-    """What the live consumer sees. Latencies in milliseconds, from the reading to here, over the last second."""
+    """The live consumer's view. Latencies in milliseconds, from reading to arrival, over the last second."""
 
     readings: int
     repeated: int
@@ -65,7 +65,7 @@ class LiveReport(Report, frozen=True):
     p50_ms: float
     p99_ms: float
     longest_gap_s: float
-    """The longest time without any reading so far."""
+    """The longest time so far without any reading."""
     alarms: int
     newest: tuple[NewestValue, ...]
     latest_alarms: tuple[Alarm, ...]
@@ -74,30 +74,30 @@ class LiveReport(Report, frozen=True):
 
 
 class StateReport(Report, frozen=True):
-    """How far the database is."""
+    """The database's progress."""
 
     readings: int
-    """In the database, also those of a former process."""
+    """Readings in the database, including those of a former process."""
     sensors: int
     resumed: int
-    """Readings that the database already held when this process began."""
+    """Readings that the database already held when this process started."""
     skipped: int
-    """Readings that came again and were left out."""
+    """Readings that arrived again and were skipped."""
 
 
 class SparkReport(Report, frozen=True):
-    """How far Spark's queries are."""
+    """The progress of Spark's query."""
 
     phase: str
     jvm_pid: int = 0
     batch: int = -1
     readings: int = 0
     checksum: int = 0
-    """Sum of the CRC-32 of every value that was read."""
+    """Sum of the CRC-32 of all values read."""
     lag: int = 0
     per_second: float = 0.0
     windows: int = 0
-    """In Parquet."""
+    """Windows in Parquet."""
     flagged: int = 0
     error: str = ""
 
@@ -116,12 +116,12 @@ _decoder: msgspec.json.Decoder[AnyReport] = msgspec.json.Decoder(AnyReport)
 
 
 def decode_report(line: bytes) -> AnyReport:
-    """The report of a line. Raises msgspec.DecodeError."""
+    """Return the report in a line. Raises msgspec.DecodeError."""
     return _decoder.decode(line)
 
 
 def say(report: AnyReport) -> None:
-    """Print a report for the story. Where nobody reads any more, the orders' end will say so."""
+    """Print a report for the story. If nobody reads it any longer, orders end too, and the process exits."""
     try:
         sys.stdout.buffer.write(_encoder.encode(report) + b"\n")
         sys.stdout.buffer.flush()
@@ -143,7 +143,7 @@ class Orders:
         return self._ended.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of orders; whether it has come."""
+        """Wait for the end of orders; return whether it was reached."""
         return self._ended.wait(timeout_s)
 
     def _read(self) -> None:

@@ -1,7 +1,7 @@
-"""What a person sees: scenes with their commands, a board of the running parts, the verdict.
+"""The demo's output: scenes with their commands, a board of the running parts, the verdict.
 
-In a terminal the board is drawn in place at the bottom, four times a second; elsewhere it is one plain line every few
-seconds, so that a log of a CI run reads well. Knows nothing of processes: it is handed what they reported.
+In a terminal the board is drawn in place at the bottom; elsewhere it is one plain line every few seconds, so that a CI
+log is readable. The screen only gets the processes' reports.
 """
 
 import sys
@@ -26,17 +26,17 @@ ORDER: Final = ("core", "machine", "memory", "disk", "net", "demo", "process", "
 """Kinds of devices, in the order in which the board shows them."""
 MOST_CORES: Final = 4
 BOARD_LINES: Final = 16
-"""What the board needs besides the rows of its table."""
+"""Lines that the board needs besides the rows of its table."""
 SHOWN_ALARMS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The newest reports, and what the story does now."""
+    """The newest reports, and what the story currently does."""
 
     act: str
     nodes: tuple[bool, ...]
-    """Of each node whether it is up."""
+    """For each node whether it is up."""
     feed: FeedReport | None = None
     live: LiveReport | None = None
     state: StateReport | None = None
@@ -45,12 +45,12 @@ class Board:
 
 
 class Screen:
-    """The terminal, or the log that takes its place. Use as a context."""
+    """The terminal, or a log in its place. Use it as a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         if not self._console.is_terminal:
-            self._console.width = 1_000  # whole lines, whatever the width of a terminal that is not there
+            self._console.width = 1_000  # without a terminal, lines are not wrapped
         self._began = time.monotonic()
         self._plain_at = 0.0
         self._act = ""
@@ -64,44 +64,44 @@ class Screen:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the story began."""
+        """Seconds since the story began."""
         return time.monotonic() - self._began
 
     def headline(self, text: str, more: str) -> None:
-        """The story's name and what it is about."""
+        """Print the story's name and its subject."""
         self._console.print(f"\n[bold]{escape(text)}[/]\n[dim]{escape(more)}[/]")
 
     def scene(self, number: int, text: str) -> None:
-        """A new part of the story."""
+        """Print the heading of a scene."""
         self._console.print(f"\n[bold cyan]{number}[/] [bold]{escape(text)}[/]  [dim]{self.elapsed_s:.0f} s[/]")
 
     def command(self, text: str) -> None:
-        """A command that is about to run, as a user would type it."""
+        """Print a command that is about to run, as a user would type it."""
         self._console.print(f"  [green]$[/] {escape(text)}")
 
     def note(self, text: str) -> None:
-        """A sentence."""
+        """Print a sentence."""
         self._console.print(Padding(escape(text), (0, 0, 0, 2), expand=False))
 
     def alarm(self, alarm: Alarm, how: str) -> None:
-        """A flagged window that the story waited for."""
+        """Print a flagged window that the story waited for."""
         self._console.print(
             f"  [bold yellow]⚑ {escape(alarm.device)} {escape(alarm.sensor)} {number(alarm.mean)} "
             f"where {number(alarm.baseline)} is usual[/]: {escape(how)}"
         )
 
     def failure(self, text: str) -> None:
-        """What went wrong."""
+        """Print an error."""
         self.clear()
         self._console.print(f"  [bold red]✗ {escape(text)}[/]")
 
     def log_lines(self, lines: tuple[str, ...]) -> None:
-        """The end of a process's log."""
+        """Print the last lines of a process's log."""
         for line in lines:
             self._console.print(f"    [dim]{escape(line[:300])}[/]")
 
     def verdict(self, check: Check) -> None:
-        """A line of the check."""
+        """Print the result of a check."""
         mark = "[bold green]✓[/]" if check.ok else "[bold red]✗[/]"
         line = Table.grid(padding=(0, 1))
         line.add_column(width=2, justify="right")
@@ -111,7 +111,7 @@ class Screen:
         self._console.print(line)
 
     def place(self, path: str, what: str) -> None:
-        """Where a result lies."""
+        """Print the path of a result."""
         line = Table.grid(padding=(0, 1))
         line.add_column(min_width=36, overflow="fold")
         line.add_column(overflow="fold")
@@ -119,7 +119,7 @@ class Screen:
         self._console.print(line)
 
     def show(self, board: Board) -> None:
-        """The running parts as they are now."""
+        """Show the present state of the running parts."""
         if not self._console.is_terminal:
             self._show_plain(board)
             return
@@ -130,7 +130,7 @@ class Screen:
         self._live.update(draw(board, rows=rows, now_ms=time.time_ns() // 1_000_000), refresh=True)
 
     def clear(self) -> None:
-        """Take the board away."""
+        """Remove the board."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -145,7 +145,7 @@ class Screen:
 
 
 def plain(board: Board) -> str:
-    """The board in one line."""
+    """Return the board in one line."""
     down = board.nodes.count(False)
     parts = [board.act, f"{len(board.nodes) - down} of {len(board.nodes)} nodes"] if down else [board.act]
     if (feed := board.feed) is not None:
@@ -161,7 +161,7 @@ def plain(board: Board) -> str:
 
 
 def draw(board: Board, *, rows: int, now_ms: int) -> RenderableType:
-    """The board for a terminal."""
+    """Return the board for a terminal."""
     parts: list[RenderableType] = [Text(""), _act(board), Text(""), _processes(board)]
     if board.live is not None and board.live.newest:
         parts += [Text(""), _newest(board.live, rows=rows, now_ms=now_ms)]
@@ -232,7 +232,7 @@ def _alarms(board: Board) -> Text:
 
 
 def pick(newest: tuple[NewestValue, ...], *, rows: int, now_ms: int) -> list[NewestValue]:
-    """The devices to show: by kind, then by name, those that have gone silent last."""
+    """Return the devices to show: by kind, then by name; silent ones last."""
 
     def rank(one: NewestValue) -> tuple[bool, int, str]:
         kind = one.device.partition("-")[0]
@@ -248,7 +248,7 @@ def pick(newest: tuple[NewestValue, ...], *, rows: int, now_ms: int) -> list[New
 
 
 def sparkline(values: tuple[float, ...]) -> str:
-    """Values as bars between the smallest and the largest of them."""
+    """Return values as bars between the smallest and the largest of them."""
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -259,7 +259,7 @@ def sparkline(values: tuple[float, ...]) -> str:
 
 
 def number(value: float) -> str:
-    """A value as people read it."""
+    """Return a value in readable form."""
     return (
         f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.1f}" if abs(value) >= 1 or not value else f"{value:.3f}"
     )

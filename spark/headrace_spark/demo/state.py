@@ -1,11 +1,11 @@
 """The second consumer: the current state of each sensor in SQLite, exactly once.
 
-Each batch of records changes the state and moves the cursors in one transaction, so either both are there or neither,
-and a process that is killed at any point continues where the database is. The cursors of the consumer group are
-committed afterwards, for those who look at lag; nothing relies on them.
+Each batch of records changes the state and the next offsets in one transaction, so either both are stored or neither,
+and a process that is killed at any point continues where the database is. Afterwards the consumer group's offsets are
+committed too, for tools that show lag; nothing relies on them.
 
     sensors(device, sensor, readings, sequence, time, value, lowest, highest, total)   the state
-    cursors(topic, partition, next)                                                    the next offset to take in
+    cursors(topic, partition, next)                                                    the next offset to read
 """
 
 import argparse
@@ -42,7 +42,7 @@ _CURSORS: Final = {"topic": str, "partition": int, "next": int}
 
 
 class StateDatabase:
-    """The state with its cursors. `skipped` counts records that came again."""
+    """The state with its next offsets. `skipped` counts records that arrived again."""
 
     def __init__(self, path: Path) -> None:
         self._db = Database(path)
@@ -58,16 +58,16 @@ class StateDatabase:
         self.skipped = 0
 
     def next_offset(self, topic: str, partition: int) -> int | None:
-        """Where a partition goes on; None for one that was never read."""
+        """Return the offset at which a partition continues; None if it was never read."""
         return self._next.get((topic, partition))
 
     def totals(self) -> tuple[int, int]:
-        """(readings taken in, sensors)."""
+        """Return (readings stored, sensors)."""
         (row,) = self._db.query("SELECT coalesce(sum(readings), 0) AS readings, count(*) AS sensors FROM sensors")
         return row["readings"], row["sensors"]
 
     def take_in(self, messages: Sequence[Any]) -> None:
-        """Records and their cursors in one transaction; records below a cursor are left out."""
+        """Store records and their next offsets in one transaction; records below the stored offset are skipped."""
         moved, changed, skipped = dict(self._next), dict[tuple[str, str], dict[str, Any]](), 0
         for message in messages:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
@@ -93,7 +93,7 @@ class StateDatabase:
         self.skipped += skipped
 
     def cursors(self) -> list[TopicPartition]:
-        """The next offset of each partition, as a consumer commits them."""
+        """Return the next offset of each partition, in the form that a consumer commits."""
         return [TopicPartition(topic, partition, offset) for (topic, partition), offset in self._next.items()]
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ def _after(row: dict[str, Any] | None, key: tuple[str, str], reading: Reading) -
 
 
 def follow(consumer: Any, database: StateDatabase, orders: Orders) -> None:
-    """Take records in until the end of orders."""
+    """Store records until the end of orders."""
 
     def start_at_cursors(_: Any, partitions: list[TopicPartition]) -> None:
         for one in partitions:
@@ -144,7 +144,7 @@ def follow(consumer: Any, database: StateDatabase, orders: Orders) -> None:
 
 
 def main() -> None:
-    """Follow all sensors' topics until the end of orders."""
+    """Consume all sensors' topics until the end of orders."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--database", required=True, type=Path)
@@ -156,7 +156,7 @@ def main() -> None:
             "bootstrap.servers": asked.bootstrap,
             "client.id": GROUP,
             "group.id": GROUP,
-            "group.instance.id": f"{GROUP}-1",  # a process that starts again takes its place at once
+            "group.instance.id": f"{GROUP}-1",  # a restarted process rejoins the group at once
             "session.timeout.ms": 10_000,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",

@@ -1,6 +1,6 @@
-"""The story of the demo, scene by scene: who starts when, what happens to them, what must hold at the end.
+"""The demo's story, scene by scene: what is started when, what fails, and what must hold at the end.
 
-Responsible for the order of things, and for leaving no process behind, however it ends. What the parts do is theirs.
+Defines the order of events, and ensures that no process is left behind, however the story ends.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Final
 from headrace_spark.demo import check, failover, outcome, plot
 from headrace_spark.demo.children import ProcessEnded
 from headrace_spark.demo.cluster import NODES, Cluster, CommandFailed
-from headrace_spark.demo.failover import Eyes, Failover
+from headrace_spark.demo.failover import ClusterProbe, Failover
 from headrace_spark.demo.interrupts import as_interrupt, unbroken
 from headrace_spark.demo.ledger import Expected, WindowKey, expect, read_ledger
 from headrace_spark.demo.parts import Parts
@@ -34,7 +34,7 @@ TTL: Final = "1h"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long the parts of the story take, in seconds of feeding."""
+    """How long the parts of the story take, in seconds."""
 
     before_spike_s: float = 24.0
     spike_s: float = 8.0
@@ -47,7 +47,7 @@ QUICK: Final = Times(before_spike_s=13.0, spike_s=5.0, before_kill_s=2.0, withou
 
 
 class Story:
-    """One run."""
+    """One run of the story."""
 
     def __init__(self, places: Places, screen: Screen, *, times: Times) -> None:
         self._places = places
@@ -55,13 +55,13 @@ class Story:
         self._times = times
         self._cluster = Cluster(places.data, screen.command)
         self._parts = Parts(screen, self._cluster, logs=places.logs)
-        self._eyes = Eyes(lambda: self._cluster.addresses)
+        self._probe = ClusterProbe(lambda: self._cluster.addresses)
         self._busiest = (0, 0)
         self._down_ms = (0, 0)
         self._steady: LiveReport | None = None
 
     def run(self) -> int:
-        """The exit code: 0 where every check holds, 1 where not, 130 where it was interrupted."""
+        """Run the story; return the exit code: 0 if every check holds, 1 if not, 130 if it was interrupted."""
         screen = self._screen
         try:
             find_java()
@@ -101,14 +101,14 @@ class Story:
             "Real readings of its cores, memory, disks, network and processes, ten times a second; nothing is made up.",
         )
         screen.scene(1, f"{NODES} storage nodes, every record on each of them, and a stream with a time to live")
-        Cluster(self._places.data, lambda _: None).stop_all()  # a demo that was killed may have left one
+        Cluster(self._places.data, lambda _: None).stop_all()  # a killed demo may have left a cluster
         self._places.clear()
         self._cluster.up()
         for stream, ttl in ((SENSORS_STREAM, TTL), (INSIGHTS_STREAM, "7d")):
             self._cluster.run("stream", "create", stream, "--ttl", ttl)
         self._cluster.run("topic", "create", f"{INSIGHTS_STREAM}:{WINDOWS_TOPIC}")
         screen.note(f"Kafka clients find it at {self._cluster.bootstrap}.")
-        self._cluster.last_metrics()  # from the first time on that they are asked, nodes look at groups now and then
+        self._cluster.last_metrics()  # nodes start to collect groups' metrics when they are first asked
         screen.note(f"Until the end its nodes serve their metrics at {' '.join(self._cluster.metrics.values())}.")
         screen.note("Topics come into being on first use.")
 
@@ -144,19 +144,19 @@ class Story:
         self._screen.note("A process of the demo burns a core, really: Spark is to notice.")
         parts["press"].order("work", self._times.spike_s)
         parts.wait_until(lambda: parts.press().ended > 0, "the press burns a core", patience_s=self._times.spike_s + 30)
-        written = self._eyes.written()
+        written = self._probe.written()
         parts.pass_time(self._times.before_kill_s, "the press idles again")
-        self._busiest = failover.busiest(written, self._eyes.written())
+        self._busiest = failover.busiest(written, self._probe.written())
 
     def _kill(self) -> Failover:
-        """Kill the node that leads the busiest container, and see who goes on with what it led."""
+        """Kill the node that leads the busiest container, and see which nodes lead its containers afterwards."""
         screen, parts = self._screen, self._parts
         screen.clear()
         self._steady = live = parts.live()
         state, spark = parts.state(), parts.spark()
         screen.scene(4, "A node is killed, and so is the process that keeps the database")
         container, grown = self._busiest
-        before = self._eyes.look()
+        before = self._probe.look()
         node = next((each.leader for each in before.containers if each.container == container), 0) if before else 0
         if before is None or node not in self._cluster.pids:
             raise Unsound(f"nobody can say who leads container {container}")
@@ -171,7 +171,8 @@ class Story:
         self._cluster.kill(node)
         parts.wait_until(lambda: self._see(killed).taken_over, f"node {node} is dead", patience_s=TAKEN_OVER_S)
         screen.clear()
-        screen.note(f"{failover.told(killed.heirs.values())}: {killed.took_over_s:.1f} s after the kill.")
+        taken = failover.summary(killed.new_leaders.values())
+        screen.note(f"{taken}: {killed.took_over_s:.1f} s after the kill.")
         parts.start("state", "state", bootstrap=self._cluster.bootstrap, database=self._places.database)
         parts.watch_process("state", parts["state"].pid)
         sent = parts.feed().sent
@@ -197,7 +198,7 @@ class Story:
         self._down_ms = (self._down_ms[0], time.time_ns() // 1_000_000)
         self._cluster.last_metrics()
         parts.watch_process(f"node-{killed.node}", self._cluster.pids[killed.node])
-        with suppress(Unsound):  # the check says so
+        with suppress(Unsound):  # a check reports it
             parts.wait_until(
                 lambda: self._see(killed).whole_at is not None, f"node {killed.node} catches up", patience_s=WHOLE_S
             )
@@ -210,7 +211,7 @@ class Story:
         parts.pass_time(self._times.after_return_s, "all parts run")
 
     def _see(self, killed: Failover) -> Failover:
-        look = self._eyes.look()
+        look = self._probe.look()
         if look is not None:
             killed.see(look)
         return killed
@@ -226,10 +227,10 @@ class Story:
         return expect(read_ledger(self._places.ledger), window_ms=WINDOW_MS)
 
     def _collect(self, expected: Expected, killed: Failover) -> list[check.Check]:
-        """Let the consumers come to the end, stop them, and compare."""
+        """Let the consumers read to the end, stop them, and compare."""
         parts = self._parts
         due = expected.closed_windows(window_ms=WINDOW_MS, watermark_ms=WATERMARK_MS)
-        with suppress(Unsound):  # what is missing then, the checks say
+        with suppress(Unsound):  # the checks report what is missing
             parts.wait_until(
                 lambda: parts.live().readings >= expected.readings and parts.state().readings >= expected.readings
                 and parts.spark().readings >= expected.readings and parts.spark().windows >= len(due),
@@ -293,12 +294,12 @@ class Story:
     # --- parts ---
 
     def _stop(self) -> list[int]:
-        """End every process; the ids of those that are left all the same."""
+        """End every process; return the ids of those that are left nevertheless."""
         self._screen.clear()
         return [*self._parts.stop(), *self._cluster.stop_all()]
 
     def _final_lags(self) -> dict[str, int]:
-        """How far each group's cursors stay behind, once all are at the end or time is up."""
+        """Return each group's lag by committed offsets, once all are at the end or time is up."""
         deadline = time.monotonic() + CURSORS_S
         while True:
             self._parts.look("the cursors are committed")

@@ -1,8 +1,7 @@
-"""The machine's own telemetry by psutil: cores, memory, disks, network, its busiest processes, and the demo's own.
+"""The machine's telemetry by psutil: cores, memory, disks, network, the busiest processes, and the demo's own.
 
-Responsible for turning the system's counters into readings: counters become rates per second, what the system does
-not tell is left out, a process that ends is forgotten. Knows nothing of topics. A Machine is asked ten times a second;
-one round takes some 15 ms.
+Turns the system's counters into readings: counters become rates per second, values that the system does not provide are
+left out, and a process that ends is forgotten. A Machine is sampled ten times a second; one round takes some 15 ms.
 """
 
 import contextlib
@@ -16,18 +15,18 @@ from headrace_spark.demo.readings import device_name, on_grid
 
 MIB: Final = 1 << 20
 BUSIEST: Final = 6
-"""So many processes are followed besides the demo's own."""
+"""How many of the busiest processes are followed besides the demo's own."""
 MOST_PROCESSES: Final = 18
-"""So many different ones in the whole run, so that short-lived processes do not make topics without end."""
+"""Most different processes in the whole run, so that short-lived processes do not create topics without end."""
 LOOK_AROUND_S: Final = 2.0
-"""How often all processes are looked at, to find the busiest."""
+"""Seconds between two scans of all processes for the busiest."""
 GONE: Final = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError)
 
 Values = list[tuple[str, float]]
 
 
 class Sample(NamedTuple):
-    """What one device says in one round: sensors with their values, the most telling first."""
+    """One device's values in one round, by sensor, the most telling first."""
 
     device: str
     time_ms: int
@@ -35,14 +34,14 @@ class Sample(NamedTuple):
 
 
 class Rates:
-    """Counters that only rise, as rates per second since the last look at each."""
+    """Converts rising counters to rates per second since each was last read."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last: dict[tuple[str, str], tuple[float, float]] = {}
 
     def of(self, device: str, counters: Mapping[str, float]) -> Values:
-        """The rate of each counter that was seen before; one that fell back (a restart) starts anew."""
+        """Return the rate of each counter that was read before; a counter that fell (a restart) starts again."""
         now = self._clock()
         found: Values = []
         for name, count in counters.items():
@@ -53,7 +52,7 @@ class Rates:
         return found
 
     def forget(self, device: str) -> None:
-        """Drop what was seen of a device."""
+        """Forget a device's counters."""
         for key in [key for key in self._last if key[0] == device]:
             del self._last[key]
 
@@ -68,11 +67,11 @@ class Machine:
         self._known: set[str] = set()
         self._cpu_times: dict[int, float] = {}
         self._look_at = 0.0
-        psutil.cpu_times_percent(percpu=True)  # the first answer has nothing to compare with
+        psutil.cpu_times_percent(percpu=True)  # the first call has nothing to compare with
         self._mounts = _mounts()
 
     def watch(self, name: str, pid: int) -> None:
-        """Follow one of the demo's own processes; a restarted one takes the place of the former."""
+        """Follow one of the demo's own processes; a restarted process replaces the former."""
         self._rates.forget(f"demo-{name}")
         with contextlib.suppress(*GONE):
             process = psutil.Process(pid)
@@ -80,7 +79,7 @@ class Machine:
             self._own[f"demo-{name}"] = process
 
     def sample(self) -> Iterator[Sample]:
-        """One round over all devices; each is read when it is asked for, so its time is true."""
+        """Yield a sample of each device; each is read only when it is requested, so that its time is exact."""
         yield from self._cores()
         for device, read in (("machine", self._system), ("memory", _memory)):
             yield _sample(device, read())
@@ -143,7 +142,7 @@ class Machine:
         return self._rates.of(f"disk-{disk}", rates)
 
     def _look_around(self) -> None:
-        """Every now and then, find the processes that worked most since the last time."""
+        """Every LOOK_AROUND_S seconds, find the processes that worked most since the last scan."""
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -191,7 +190,7 @@ class Machine:
                 "waits_per_s": switches.voluntary,
                 "preemptions_per_s": switches.involuntary,
             }
-            with contextlib.suppress(*GONE, AttributeError):  # another user's, or a system that does not tell
+            with contextlib.suppress(*GONE, AttributeError):  # another user's process, or not supported by the system
                 values.append(("open_files", float(process.num_fds())))
                 io = process.io_counters()
                 counters |= {
@@ -208,7 +207,7 @@ def _sample(device: str, values: Values) -> Sample:
 
 
 def _memory() -> Values:
-    """Of the machine, in percent and MiB; swap beside it."""
+    """Return memory and swap usage, in percent and MiB."""
     memory, swap = psutil.virtual_memory()._asdict(), psutil.swap_memory()._asdict()
     values = [("used_percent", memory.pop("percent"))]
     values += [(f"{name}_mib", amount / MIB) for name, amount in memory.items()]
@@ -222,7 +221,7 @@ def _space(mount: str) -> Values:
 
 
 def _mounts() -> dict[str, str]:
-    """Mount points that can be asked, each with a name for it as a device."""
+    """Return the readable mount points, each with its name as a device."""
     found = {}
     for partition in psutil.disk_partitions():
         with contextlib.suppress(OSError):
@@ -232,7 +231,7 @@ def _mounts() -> dict[str, str]:
 
 
 def _counters(ask: Callable[..., Any], **how: bool) -> list[tuple[str, Any]]:
-    """Counters by name; nothing where the system has none or refuses."""
+    """Return counters by name; nothing if the system has none or refuses."""
     try:
         return list((ask(**how) or {}).items())
     except (OSError, RuntimeError, psutil.Error):

@@ -1,4 +1,4 @@
-"""What a StreamJob's application gets: the session, its inputs, its output, and how often it is to run.
+"""The API for a StreamJob's application: the session, its inputs, its output, and its trigger.
 
     from headrace_spark.job import current
 
@@ -6,13 +6,13 @@
     counts = job.input().groupBy("key").count()
     job.write(counts.selectExpr("key", "CAST(count AS STRING) AS value"), mode="complete")
 
-An application may as well make its own queries: `SparkSession.builder.getOrCreate()` is the job's session, knows
-`format("headrace")`, and all queries of it are watched. `job.place(name)` says where a query keeps its checkpoint, and
-`job.triggered(writer)` has it run as often as the job does.
+An application may also define its own queries: `SparkSession.builder.getOrCreate()` returns the job's session, which
+knows `format("headrace")`, and whose queries are all monitored. `job.place(name)` returns a query's checkpoint
+location, and `job.triggered(writer)` sets the job's trigger.
 
-Responsible for the job's definition, which is the file that the operator writes (its builders/job_definition.py), and
-for turning it into readers and writers. Knows nothing of Kubernetes. The file holds no credentials: those are mounted
-beside it, by reference, and `credentials` says where.
+Reads the job's definition, the file that the operator writes (its builders/job_definition.py), and turns it into
+readers and writers. Knows nothing about Kubernetes. The file holds no credentials: these are mounted separately, and
+`credentials` names their folder.
 """
 
 import json
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 
 DEFINITION: Final = Path("/etc/headrace/job/job.json")
 CLIENT_PROPERTIES: Final = "client.properties"
-"""Of the files of credentials the one that says who asks."""
+"""The file with client properties in the folder of credentials."""
 INPUT: Final = "input"
-"""What an input is called that is not named."""
+"""The name of an input without a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Topics of one stream."""
+    """Topics of one stream that the job reads."""
 
     stream: str
     name: str = INPUT
     topics: tuple[str, ...] = ()
-    """Names within the stream; none: those that `topic_pattern` matches."""
+    """Names within the stream; if empty, all topics that match `topic_pattern`."""
     topic_pattern: str = ".*"
     starting_offsets: str = "earliest"
     watermark: str | None = None
-    """How late records may be, as Spark writes a duration; on the column `timestamp`."""
+    """How late records may be, in Spark's form of a duration; applies to the column `timestamp`."""
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A stream, and the topic in it for all rows; none: each row names its own in a column `topic`."""
+    """A stream, and the topic in it for all rows; without a topic, each row names its own in a column `topic`."""
 
     stream: str
     topic: str | None = None
@@ -64,7 +64,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What runs: one of these."""
+    """What the job runs: one of the fields is set."""
 
     path: str | None = None
     url: str | None = None
@@ -78,7 +78,7 @@ class Job:
     name: str
     bootstrap: str
     checkpoint: str
-    """A folder or a URL; each query has its own below it."""
+    """A folder or a URL; each query has its own folder in it."""
     application: Application = Application()
     inputs: tuple[Input, ...] = ()
     output: Output | None = None
@@ -86,21 +86,21 @@ class Job:
     available_now: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
     credentials: str | None = None
-    """Folder with the files of the StreamUser's Secret: user, password, bootstrap, client.properties."""
+    """The folder with the files of the StreamUser's Secret: user, password, bootstrap, client.properties."""
     master: str | None = None
-    """None: whoever started the driver has said it (spark-submit)."""
+    """Spark's master; None if it was set when the driver was started (spark-submit)."""
     conf: Mapping[str, str] = field(default_factory=dict)
     autoscale: Autoscale | None = None
 
     @property
     def spark(self) -> "SparkSession":
-        """The session."""
+        """The job's session."""
         from pyspark.sql import SparkSession
 
         return SparkSession.builder.getOrCreate()
 
     def options(self, stream: str | None) -> dict[str, str]:
-        """What `format("headrace")` needs to find a stream."""
+        """Return the options by which `format("headrace")` finds a stream."""
         found = {"bootstrap": self.bootstrap}
         if self.credentials is not None and (file := Path(self.credentials, CLIENT_PROPERTIES)).exists():
             found["propertiesFile"] = str(file)
@@ -109,11 +109,11 @@ class Job:
         return found
 
     def group(self, name: str = INPUT) -> str:
-        """Under which an input's cursors are committed."""
+        """Return the consumer group under which an input's offsets are committed."""
         return self.name if name == INPUT else f"{self.name}.{name}"
 
     def reading(self, name: str = INPUT) -> dict[str, str]:
-        """The options of reading an input. Raises JobError where the job has no such input."""
+        """Return the options to read an input. Raises JobError if the job has no such input."""
         found = next((each for each in self.inputs if each.name == name), None)
         if found is None:
             known = ", ".join(each.name for each in self.inputs) or "none"
@@ -128,7 +128,9 @@ class Job:
         }
 
     def input(self, name: str = INPUT, **options: str) -> "DataFrame":
-        """An input, streaming; `options` stand over those of the job. Raises JobError where the job has none."""
+        """Return an input as a streaming DataFrame; `options` override those of the job. Raises JobError if there is no
+        such input.
+        """
         rows = self.spark.readStream.format("headrace").options(**(self.reading(name) | options)).load()
         watermark = next(each.watermark for each in self.inputs if each.name == name)
         return rows if watermark is None else rows.withWatermark("timestamp", watermark)
@@ -136,9 +138,9 @@ class Job:
     def write(
         self, rows: "DataFrame", *, topic: str | None = None, mode: str | None = None, query: str = "output"
     ) -> "StreamingQuery":
-        """Write rows (`key`, `value`, …) to the output, from the job's checkpoint on, as often as it says.
+        """Start a query that writes rows (`key`, `value`, …) to the output, with the job's checkpoint and trigger.
 
-        Raises JobError where the job has no output.
+        Raises JobError if the job has no output.
         """
         if self.output is None:
             raise JobError(End.WRONG, "the job has no output: name it in spec.output")
@@ -151,11 +153,11 @@ class Job:
         return started
 
     def place(self, query: str) -> str:
-        """Where a query's checkpoint lies."""
+        """Return a query's checkpoint location."""
         return f"{self.checkpoint.rstrip('/')}/{query}"
 
     def triggered(self, writer: Any) -> Any:
-        """A DataStreamWriter that runs as often as the job says."""
+        """Return a DataStreamWriter with the job's trigger."""
         if self.available_now:
             return writer.trigger(availableNow=True)
         return writer.trigger(processingTime=self.interval) if self.interval else writer
@@ -163,7 +165,7 @@ class Job:
 
 @cache
 def current() -> Job:
-    """The job that this process runs. Raises JobError outside of one."""
+    """Return the job that this process runs. Raises JobError if it runs none."""
     path = Path(os.environ.get("HEADRACE_JOB", DEFINITION))
     try:
         return read(path.read_text())
@@ -172,7 +174,7 @@ def current() -> Job:
 
 
 def read(text: str) -> Job:
-    """A job as the operator wrote it; what this version does not know is left alone."""
+    """Parse a job that the operator wrote; fields that this version does not know are ignored."""
     found = _known(Job, json.loads(text))
     found["application"] = Application(**_known(Application, found.get("application", {})))
     found["inputs"] = tuple(

@@ -1,8 +1,8 @@
 """A StreamJob's driver: `python -m headrace_spark.job`.
 
-Waits for what the job needs, makes the session, runs the application, and stays as long as a query runs. `ends` says
-how it ends; whatever is not DONE goes on from the checkpoint when Kubernetes starts the driver again. SIGTERM stops the
-queries wherever they are, as a kill does: the checkpoint and the sink's tokens bear it.
+Waits for what the job needs, creates the session, runs the application, and stays while a query runs. `ends` defines
+how it ends; unless it is DONE, the job continues from the checkpoint when Kubernetes restarts the driver. SIGTERM stops
+the queries wherever they are, like a kill: the checkpoint and the sink's tokens make that safe.
 """
 
 import os
@@ -28,19 +28,21 @@ if TYPE_CHECKING:
     from headrace_spark.job.progress import Progress
 
 WAIT_S: Final = 60.0
-"""For streams and topics that are not there yet; HEADRACE_JOB_WAIT_S stands over it."""
+"""Seconds to wait for missing streams and topics; HEADRACE_JOB_WAIT_S overrides it."""
 STOP_S: Final = 20.0
-"""After SIGTERM; Kubernetes kills 20 s later."""
+"""Seconds that queries get to stop after SIGTERM; Kubernetes kills the driver 20 s later."""
 DOWNLOAD_S: Final = 60.0
 REPORTED_S: Final = 15.0
-"""For Spark's reports of queries that are over."""
+"""Seconds to wait for Spark's reports of queries that have ended."""
 TRIES: Final = 4
 LATE: Final = "Python worker failed to connect back"
-"""Spark gives the Python that plans a query's batches 10 s to start, which on a busy machine is too short."""
+"""Part of Spark's error when the Python process that plans a query's batches has not started within 10 s, as on a busy
+machine.
+"""
 
 
 def main() -> int:
-    """The process; its exit code."""
+    """Run the process; return its exit code."""
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     figures: Mapping[str, Any] = {}
@@ -84,7 +86,7 @@ def _run(job: Job, stopping: threading.Event) -> tuple[End, str, Mapping[str, An
         finally:
             for each in watched:
                 each.stop()
-            with suppress(Exception):  # Java may be gone, and then there is nothing to stop
+            with suppress(Exception):  # Java may have ended already
                 for query in spark.streams.active:
                     query.stop()
                 spark.stop()
@@ -104,12 +106,12 @@ def _session(job: Job) -> "SparkSession":
         "spark.log.level": "WARN",
     }
     if "POD_NAME" in os.environ and (job.master or "").startswith("k8s:"):
-        conf["spark.kubernetes.driver.pod.name"] = os.environ["POD_NAME"]  # it owns the executors' pods
+        conf["spark.kubernetes.driver.pod.name"] = os.environ["POD_NAME"]  # the driver's pod owns the executors' pods
     return build_session(job.name, master=job.master, conf={**conf, **job.conf})
 
 
 def _file(job: Job) -> Path | None:
-    """The application's file; None for SQL. Raises JobError where it is not to be had."""
+    """Return the application's file; None for SQL. Raises JobError if it is not available."""
     application = job.application
     if application.path is not None:
         if not Path(application.path).is_file():
@@ -129,7 +131,7 @@ def _file(job: Job) -> Path | None:
 
 
 def _queries(job: Job, spark: "SparkSession", file: Path | None, progress: "Progress") -> str:
-    """Run them, and again in the same session where Python came too late for Spark: why they failed, or ""."""
+    """Run the queries, again in the same session if Python started too late; return why they failed, or ""."""
     for tries_left in reversed(range(TRIES)):
         try:
             _start(job, spark, file)
@@ -150,7 +152,7 @@ def _queries(job: Job, spark: "SparkSession", file: Path | None, progress: "Prog
 
 
 def _reported(progress: "Progress") -> bool:
-    """Wait until Spark has reported every query that began as over; False: it takes too long."""
+    """Wait until Spark has reported the end of every started query; return False if that takes too long."""
     over = threading.Event()
     for _ in range(int(REPORTED_S * 10)):
         if progress.over:
@@ -176,10 +178,10 @@ def _start(job: Job, spark: "SparkSession", file: Path | None) -> None:
 
 
 def _wait(spark: "SparkSession", progress: "Progress") -> str:
-    """Return when no query runs any more, or one has failed: why, or "".
+    """Return once no query runs any longer, or one has failed: why, or "".
 
-    Queries say themselves how they ended. Spark's reports come later, by way of every listener, and are waited for as
-    they hold the last batch's figures; they decide about those queries alone that ended before they were seen here.
+    Queries themselves report how they ended. Spark's reports to listeners arrive later; they are awaited because they
+    hold the last batch's figures, and decide only about queries that ended before they were seen here.
     """
     seen: dict[str, StreamingQuery] = {}
     try:
@@ -199,12 +201,12 @@ def _wait(spark: "SparkSession", progress: "Progress") -> str:
 
 
 def _stop(spark: "SparkSession", stopping: threading.Event) -> None:
-    """After SIGTERM: end the queries, or the process where that takes too long."""
+    """After SIGTERM, stop the queries, or end the process if that takes too long."""
     stopping.wait()
     late = threading.Timer(STOP_S, lambda: os._exit(End.STOPPED))
     late.daemon = True
     late.start()
-    with suppress(Exception):  # Java has ended too
+    with suppress(Exception):  # Java may have ended too
         for query in spark.streams.active:
             query.stop()
 

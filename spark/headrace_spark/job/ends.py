@@ -1,7 +1,7 @@
 """How a job's driver ends: its exit codes, and the one line that says why.
 
-The line goes to stderr and to the container's termination message, where the operator and `kubectl describe` find it.
-Pure but for `tell`. A line never holds more than an error's own text; credentials are in no error of ours.
+The line is written to stderr and to the container's termination message, where the operator and `kubectl describe` find
+it. Pure except for `tell`. A line holds only an error's own text; no error of this package holds credentials.
 """
 
 import json
@@ -17,28 +17,28 @@ from typing import Any, Final
 TERMINATION: Final = "/dev/termination-log"
 LONGEST: Final = 600
 TERMINATION_BYTES: Final = 4096
-"""What Kubernetes keeps of a termination message."""
+"""How many bytes of a termination message Kubernetes keeps."""
 
 _OURS: Final = re.compile(r"headrace_spark\.(?:errors|job\.ends)\.\w+: (.+)")
 _RAISED: Final = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\w*: .+", re.MULTILINE)
 _QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _CALLED: Final = re.compile(r"^An error occurred while calling \S+\n: ")
-"""What py4j writes above Java's own line."""
+"""The text that py4j writes before Java's own line."""
 _TAIL: Final = re.compile(r"\s*SQLSTATE: \w+.*$")
 
 
 class End(IntEnum):
-    """Exit codes. A Job gives up at WRONG, and tries the others again."""
+    """Exit codes. A Kubernetes Job gives up at WRONG, and retries the others."""
 
     DONE = 0
     FAILED = 1
-    """It ran and failed; it goes on from its checkpoint."""
+    """The job ran and failed; it continues from its checkpoint."""
     WRONG = 2
-    """The job itself: its SQL, its application, its options. Trying again changes nothing."""
+    """The job itself is wrong: its SQL, its application, its options. A retry cannot succeed."""
     ABSENT = 3
-    """A stream, a topic or the cluster is not there, though it was waited for."""
+    """A stream, a topic or the cluster is still missing after the wait."""
     STOPPED = 143
-    """By SIGTERM: not done, so nobody takes it for that."""
+    """Ended by SIGTERM: not DONE, so that the run is not taken for finished."""
 
 
 class JobError(Exception):
@@ -50,8 +50,9 @@ class JobError(Exception):
 
 
 def one_line(error: BaseException | str) -> str:
-    """What matters of an error: our own line where there is one inside, else the innermost Python error, else the first
-    line, without what Spark wraps around it."""
+    """Return the essential line of an error: this package's own line if there is one inside, else the innermost Python
+    error, else the first line, without Spark's wrapping.
+    """
     text = str(error).strip()
     ours = _OURS.findall(text)
     if ours:
@@ -66,7 +67,7 @@ def one_line(error: BaseException | str) -> str:
 
 
 def end_of(error: BaseException) -> End:
-    """With which code an error ends the driver."""
+    """Return the exit code with which an error ends the driver."""
     from pyspark.errors import AnalysisException, ParseException
 
     from headrace_spark.errors import BadOption
@@ -81,11 +82,12 @@ def end_of(error: BaseException) -> End:
 
 
 def tell(end: End, why: str, figures: Mapping[str, Any]) -> None:
-    """Leave the last word: a line on stderr, and JSON as the container's termination message, where there is one."""
+    """Write how the driver ended: a line on stderr, and JSON as the container's termination message, if there is one.
+    """
     if why:
         print(f"headrace: {why}", file=sys.stderr, flush=True)
     told = json.dumps({**figures, "end": end.name.lower(), "failure": "" if end is End.DONE else why})
-    with suppress(OSError):  # outside of a container nobody reads it
+    with suppress(OSError):  # outside a container nobody reads it
         Path(os.environ.get("HEADRACE_TERMINATION", TERMINATION)).write_text(told[:TERMINATION_BYTES])
 
 

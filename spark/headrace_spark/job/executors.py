@@ -1,8 +1,7 @@
-"""Asks Spark for executors and gives them back, as autoscaling decides, and counts those that are there.
+"""Requests executors from Spark and returns them, as autoscaling decides, and counts the running ones.
 
-The decision is autoscale.py's. Spark's scheduler keeps the number that was asked for: on Kubernetes it makes pods until
-they are there, makes lost ones anew, and deletes those that are given back. A driver that starts again starts with
-`min`, so what it had grown to is found again by the lag.
+autoscale.py decides. Spark's scheduler maintains the requested number: on Kubernetes it creates pods, replaces lost
+ones, and deletes returned ones. A restarted driver begins with `min` executors, and scales up again by the lag.
 """
 
 import logging
@@ -10,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from headrace_spark.job.autoscale import Autoscale, Standing, decide
+from headrace_spark.job.autoscale import Autoscale, ScaleState, decide
 from headrace_spark.job.progress import Progress
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ EVERY_S: Final = 5.0
 
 
 class Executors:
-    """Of one session, looked at in a thread of its own until it is stopped."""
+    """The executors of one session, checked in a separate thread until it is stopped."""
 
     def __init__(
         self, spark: "SparkSession", progress: Progress, asked: Autoscale | None, *, every_s: float = EVERY_S
@@ -33,19 +32,19 @@ class Executors:
         self._asked = asked
         self._every_s = every_s
         self._stop = threading.Event()
-        self._standing = None if asked is None else Standing(asked.min, time.monotonic())
+        self._state = None if asked is None else ScaleState(asked.min, time.monotonic())
         self._thread = threading.Thread(target=self._run, name="executors", daemon=True)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Make the thread stop."""
         self._stop.set()
 
     def live(self) -> list[str]:
-        """The ids of the executors that are there, oldest first; without the driver."""
+        """Return the ids of running executors, oldest first, without the driver."""
         ids = self._context.getExecutorIds()
         return sorted((ids.apply(number) for number in range(ids.size())), key=lambda one: (len(one), one))
 
@@ -53,23 +52,23 @@ class Executors:
         while not self._stop.wait(self._every_s):
             try:
                 self._look()
-            except Exception as error:  # py4j's, in any form, when the session ends meanwhile
+            except Exception as error:  # any error of py4j, if the session ends meanwhile
                 if not self._stop.is_set():
                     log.warning("the executors are not known at present: %s", error)
 
     def _look(self) -> None:
         live = self.live()
         self._progress.executors = len(live)
-        if self._asked is None or self._standing is None:
+        if self._asked is None or self._state is None:
             return
-        before, lag_s = self._standing, float(self._progress.status()["lag_s"])
-        self._standing = decide(before, self._asked, lag_s=lag_s, live=len(live), now=time.monotonic())
-        self._progress.wanted_executors = self._standing.executors
-        if self._standing.executors != before.executors:
-            log.warning("executors: %d to %d, lag %.0f s", before.executors, self._standing.executors, lag_s)
-            self._have(self._standing.executors, live)
+        before, lag_s = self._state, float(self._progress.status()["lag_s"])
+        self._state = decide(before, self._asked, lag_s=lag_s, live=len(live), now=time.monotonic())
+        self._progress.wanted_executors = self._state.executors
+        if self._state.executors != before.executors:
+            log.warning("executors: %d to %d, lag %.0f s", before.executors, self._state.executors, lag_s)
+            self._scale(self._state.executors, live)
 
-    def _have(self, wanted: int, live: list[str]) -> None:
+    def _scale(self, wanted: int, live: list[str]) -> None:
         for surplus in live[wanted:]:
             self._context.killExecutor(surplus)
         self._context.requestTotalExecutors(wanted, 0, self._empty)

@@ -1,6 +1,6 @@
-"""A job's metrics as prometheus-client tells them: each name, what it is, and where in the job's status it stands.
+"""A job's metrics for prometheus-client: their names, help texts, and values from the job's status.
 
-Knows nothing of Spark and HTTP. Every sample has the label `streamjob`: Prometheus has a label `job` of its own.
+Knows nothing about Spark and HTTP. Every sample has the label `streamjob`, since Prometheus sets a label `job` itself.
 """
 
 import time
@@ -33,23 +33,23 @@ METRICS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "executors": ((), "Executors that are there."),
     "wanted_executors": ((), "Executors that autoscaling asks for."),
 }
-"""By name without PREFIX: the labels beside `streamjob`, and what it is."""
+"""By name without PREFIX: the labels besides `streamjob`, and the help text."""
 
 
-class Told(Protocol):
-    """What is asked of a job's Progress."""
+class ProgressView(Protocol):
+    """The part of a job's Progress that metrics read."""
 
     def status(self) -> dict[str, Any]:
-        """See there."""
+        """See Progress.status."""
 
     def batch_times(self) -> tuple[Sequence[int], float]:
-        """See there."""
+        """See Progress.batch_times."""
 
 
 class JobMetrics(Collector):
-    """Of one job."""
+    """The metrics of one job."""
 
-    def __init__(self, progress: Told, *, job: str) -> None:
+    def __init__(self, progress: ProgressView, *, job: str) -> None:
         self._progress = progress
         self._job = job
         self._started = time.time()
@@ -57,29 +57,29 @@ class JobMetrics(Collector):
         self._registry.register(self)
 
     def text(self) -> bytes:
-        """What /metrics answers."""
+        """Return the response of /metrics."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """As prometheus-client's registry asks. What is not known is left out."""
+        """Yield the metrics to prometheus-client's registry. Unknown values are left out."""
         status = self._progress.status()
-        yield self._told("info", [((__version__,), 1)])
-        yield self._told("start_time_seconds", [((), self._started)])
-        yield self._told("state", [((state,), int(state == status["state"])) for state in STATES])
-        yield self._told("queries", [((), len(status["queries"]))])
-        yield self._told("lag_records", [((), status["lag_records"])])
+        yield self._metric("info", [((__version__,), 1)])
+        yield self._metric("start_time_seconds", [((), self._started)])
+        yield self._metric("state", [((state,), int(state == status["state"])) for state in STATES])
+        yield self._metric("queries", [((), len(status["queries"]))])
+        yield self._metric("lag_records", [((), status["lag_records"])])
         if status["lag_known"]:
-            yield self._told("lag_seconds", [((), status["lag_s"])])
-        yield self._told("records_total", [((), status["records"])])
-        yield self._told("batches_total", [((), status["batches"])])
+            yield self._metric("lag_seconds", [((), status["lag_s"])])
+        yield self._metric("records_total", [((), status["records"])])
+        yield self._metric("batches_total", [((), status["batches"])])
         yield self._batches()
         if status["last_progress_ms"]:
-            yield self._told("last_batch_time_seconds", [((), status["last_progress_ms"] / 1000)])
-        yield self._told("executors", [((), status["executors"])])
+            yield self._metric("last_batch_time_seconds", [((), status["last_progress_ms"] / 1000)])
+        yield self._metric("executors", [((), status["executors"])])
         if status["wanted_executors"] is not None:
-            yield self._told("wanted_executors", [((), status["wanted_executors"])])
+            yield self._metric("wanted_executors", [((), status["wanted_executors"])])
 
-    def _told(self, name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    def _metric(self, name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
         labels, what = METRICS[name]
         family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
         made = family(PREFIX + name.removesuffix("_total"), what, labels=("streamjob", *labels))

@@ -1,8 +1,8 @@
-"""A job's figures: how far behind it is, how fast it is, how long its batches take. Pure; times are monotonic seconds.
+"""A job's lag, throughput and batch times. Pure; times are monotonic seconds.
 
-Lag is what is committed in the cluster and not yet done by the job: a batch under way counts as not done. In seconds it
-is how long ago the job was at the end of what had come by then, judged by looks at the ends of partitions; what was
-there before the first look counts from that look.
+Lag is the number of records that are committed in the cluster and not yet processed: a batch under way is not
+processed. In seconds, lag is how long ago the job had processed everything that had arrived by then, measured by looks
+at the ends of partitions; records from before the first look count from that look.
 """
 
 from bisect import bisect_left
@@ -14,24 +14,26 @@ from typing import Final
 from headrace_spark.options import Partition
 
 RATE_S: Final = 60.0
-"""The rate is over so long."""
+"""Seconds over which the rate is measured."""
 LOOKS: Final = 64
 BATCH_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Of the histogram of batches."""
+"""The bounds of the histogram of batch times, in seconds."""
 ENTRIES: Final = 200_000
-"""Offsets kept in all looks together: with many partitions there are fewer looks, so seconds are coarser."""
+"""Most offsets kept in all looks together: with many partitions fewer looks are kept, so that the lag in seconds is
+coarser.
+"""
 
 
 @dataclass(slots=True)
 class Lag:
-    """Of one input."""
+    """The lag of one input."""
 
     records: int = 0
     seconds: float = 0.0
     _looks: deque[tuple[float, Mapping[Partition, int]]] = field(default_factory=deque)
 
     def look(self, ends: Mapping[Partition, int], positions: Mapping[Partition, int], *, now: float) -> None:
-        """Partitions end there, and the job has come so far. A partition without a position counts from 0."""
+        """Record where partitions end, and how far the job is. A partition without a position counts from 0."""
         self.records = sum(max(end - positions.get(partition, 0), 0) for partition, end in ends.items())
         if not self._looks or dict(self._looks[-1][1]) != dict(ends):
             self._looks.append((now, ends))
@@ -45,7 +47,7 @@ class Lag:
         self.seconds = now - self._looks[0][0] if self.records else 0.0
 
     def _thin(self) -> None:
-        """Every other look goes; the first and the last stay."""
+        """Drop every other look, except the first and the last."""
         kept = list(self._looks)
         self._looks = deque([*kept[:-1:2], kept[-1]])
 
@@ -56,25 +58,25 @@ def _covers(positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -
 
 @dataclass(slots=True)
 class Rate:
-    """Records per second over the last minute, and how long the last batch with records took."""
+    """Records per second over the last minute, and batch times."""
 
     batch_s: float = 0.0
     records: int = 0
-    """Since the driver started."""
+    """Records since the driver started."""
     batch_counts: list[int] = field(default_factory=lambda: [0] * (len(BATCH_BOUNDS_S) + 1))
-    """Batches with records, by how long they took: up to each of the bounds, and longer."""
+    """Batches with records by duration: one count for each bound, and one for longer batches."""
     batches_s: float = 0.0
-    """All of them together."""
+    """The total duration of these batches."""
     _began: float | None = None
     _batches: deque[tuple[float, int]] = field(default_factory=deque)
 
     def start(self, *, now: float) -> None:
-        """Queries begin."""
+        """Record that queries start."""
         if self._began is None:
             self._began = now
 
     def batch(self, records: int, seconds: float, *, now: float) -> None:
-        """A batch is done."""
+        """Record a finished batch."""
         self._began = now - seconds if self._began is None else self._began
         if records:
             self.records += records
@@ -84,7 +86,7 @@ class Rate:
             self._batches.append((now, records))
 
     def per_second(self, *, now: float) -> float:
-        """Over the last minute, or since the start where that is shorter."""
+        """Return the rate over the last minute, or since the start if that is shorter."""
         while self._batches and self._batches[0][0] <= now - RATE_S:
             self._batches.popleft()
         if self._began is None or not self._batches:

@@ -1,7 +1,7 @@
-"""What a job needs is there: asked before Java is started, and waited for, since resources are often applied together.
+"""Checks that what a job needs exists, before Java is started, and waits for it.
 
-Streams and topics come first from a StreamJob's neighbours in the same file; so a job that is seconds early waits here
-instead of failing and being backed off.
+Resources are often applied together, and a StreamJob's streams and topics may come from resources in the same file; so
+a job that starts seconds early waits here instead of failing and being backed off.
 """
 
 import time
@@ -23,7 +23,7 @@ ANSWER_S: Final = 10.0
 
 
 def check(job: Job, *, wait_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
-    """Return when the cluster answers and has all inputs and the output. Raises JobError after `wait_s` seconds."""
+    """Return once the cluster answers and has all inputs and the output. Raises JobError after `wait_s` seconds."""
     for each in job.inputs:
         try:
             read_options(job.reading(each.name))
@@ -39,7 +39,7 @@ def check(job: Job, *, wait_s: float, stopped: Callable[[], bool] = lambda: Fals
 
 
 def _missing(job: Job) -> str | None:
-    """What is not there, in one line."""
+    """Return what is missing, in one line; None if nothing is."""
     try:
         target = Target(job.bootstrap, access_of(connection_options(job.options(None))))
         with connected_to(target, timeout_s=ANSWER_S) as admin:

@@ -1,13 +1,13 @@
-"""How a job gets on: what its queries report, what the cluster says of its lag, told over HTTP.
+"""A job's progress, from its queries' reports and the cluster's offsets, served over HTTP.
 
-    /livez    200 as long as the driver's process answers
+    /livez    200 while the driver's process answers
     /readyz   200 while queries run
-    /status   JSON, as `Progress.status` makes it: what the operator shows in the StreamJob's status
+    /status   JSON, from `Progress.status`: what the operator shows in the StreamJob's status
     /metrics  the same in Prometheus's text format
 
-The lag is asked of the cluster every few seconds, not taken from Spark's reports, which come only when a batch is done:
-so a batch that takes long, or stands still, is seen. A query is known from its start to its end, so that one that fails
-at once is not missed.
+The lag is read from the cluster every few seconds rather than from Spark's reports, which arrive only when a batch is
+done: so a batch that takes long, or hangs, is noticed. Queries are tracked from their start, so that one that fails at
+once is not missed.
 """
 
 import json
@@ -42,16 +42,18 @@ log = logging.getLogger(__name__)
 PORT: Final = 4041
 LOOK_S: Final = 2.0
 LOOK_SHARE: Final = 20
-"""The next look comes no sooner than after so many times the time that the last one took,"""
+"""The next look starts no sooner than after this multiple of the last look's duration."""
 LONGEST_PAUSE_S: Final = 20.0
-"""but no later than this: one that was slow because the cluster was is no reason to know nothing for minutes."""
+"""Most seconds between two looks: a look that was slow because the cluster was slow does not delay the next for
+minutes.
+"""
 LOOK_TIMEOUT: Final = "5"
 LAST_LOOK_S: Final = 15.0
-"""How long a job that is done waits for the last look; without an answer its last word has the one before."""
+"""Seconds that a finished job waits for the last look; without an answer its last report has the look before."""
 
 
 class Progress(StreamingQueryListener):
-    """Of all queries of a session. Spark calls from its own thread, the looker and HTTP from theirs."""
+    """The progress of all queries of a session. Called by Spark's thread, the looker's and those of HTTP."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -68,19 +70,19 @@ class Progress(StreamingQueryListener):
         self.executors = 0
         self.wanted_executors: int | None = None
         self.failure = ""
-        """One line, of the first query that failed."""
+        """One line, from the first query that failed."""
 
     # --- Spark's side
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """A query begins; Spark waits for this before `start()` returns."""
+        """Record a query's start; Spark waits for this before `start()` returns."""
         with self._lock:
             self.started += 1
             self._running[str(event.runId)] = event.name
             self._rate.start(now=self._clock())
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch is done."""
+        """Record a finished batch."""
         progress = event.progress
         with self._lock:
             self._batches += bool(progress.numInputRows)
@@ -91,12 +93,12 @@ class Progress(StreamingQueryListener):
                 self._positions.setdefault(end["group"], {}).update(positions_from_json(end["positions"]))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """There is nothing to read."""
+        """Record that there is nothing to read."""
         with self._lock:
             self._reported_lag[str(event.runId)] = 0
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """A query is over."""
+        """Record a query's end."""
         with self._lock:
             self._running.pop(str(event.runId), None)
             self._reported_lag.pop(str(event.runId), None)
@@ -105,7 +107,7 @@ class Progress(StreamingQueryListener):
                 self.failure = one_line(event.exception)
 
     def again(self) -> None:
-        """The queries are all over, and begin anew."""
+        """Reset what is known of queries: all have ended, and are started again."""
         with self._lock:
             self.failure = ""
             self.started = 0
@@ -113,20 +115,21 @@ class Progress(StreamingQueryListener):
 
     @property
     def over(self) -> bool:
-        """Whether every query that began has been reported as over."""
+        """Whether the end of every started query has been reported."""
         with self._lock:
             return len(self._ended) >= self.started
 
     # --- the cluster's side
 
     def looked(self, group: str, ends: Mapping[Partition, int], cursors: Mapping[Partition, int]) -> None:
-        """An input's partitions end there; `cursors` is where the group was when this driver began."""
+        """Record where an input's partitions end; `cursors` are the group's committed offsets when this driver started.
+        """
         with self._lock:
             positions = {**cursors, **self._positions.get(group, {})}
             self._lags.setdefault(group, Lag()).look(ends, positions, now=self._clock())
 
     def status(self) -> dict[str, Any]:
-        """What `/status` answers."""
+        """Return the content of `/status`."""
         with self._lock:
             state = "Failed" if self.failure else "Running" if self._running else "Done" if self.started else "Starting"
             if self._lags:
@@ -150,13 +153,13 @@ class Progress(StreamingQueryListener):
             }
 
     def batch_times(self) -> tuple[Sequence[int], float]:
-        """Batches with records by how long they took, as `Rate` counts them, and the seconds of all."""
+        """Return the numbers of batches with records by duration, as `Rate` counts them, and their total seconds."""
         with self._lock:
             return list(self._rate.batch_counts), self._rate.batches_s
 
 
 class Looker:
-    """Asks the cluster, in a thread of its own, where the job's inputs end, until it is stopped."""
+    """Reads, in a separate thread, where the job's inputs end in the cluster, until it is stopped."""
 
     def __init__(self, job: Job, progress: Progress, *, every_s: float = LOOK_S) -> None:
         self._job = job
@@ -168,15 +171,15 @@ class Looker:
         self._thread = threading.Thread(target=self._run, name="lag", daemon=True)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Make the thread stop."""
         self._stop.set()
 
     def finish(self) -> None:
-        """Look once more, since the last look was before the last batch was done; then no more."""
+        """Look once more, since the last look was before the end of the last batch; then stop."""
         self._once_more = True
         self._stop.set()
         self._thread.join(LAST_LOOK_S)
@@ -211,7 +214,7 @@ class Looker:
     def _begin(
         self, group: str, options: ReadOptions, subscription: Subscription, partitions: list[Partition]
     ) -> dict[Partition, int]:
-        """Where the group was when this driver began; where it has no cursor, where it is to start."""
+        """Return the group's committed offsets when this driver started; without one, the input's starting offset."""
         from headrace_spark.cluster import Cluster
 
         with Cluster(options.connection) as cluster:
@@ -220,12 +223,12 @@ class Looker:
 
 
 def pause_after(took_s: float, *, every_s: float = LOOK_S) -> float:
-    """Seconds until the next look, after one that took so long."""
+    """Return the seconds until the next look, after one that took `took_s`."""
     return max(every_s, min(took_s * LOOK_SHARE, LONGEST_PAUSE_S))
 
 
 def serve(progress: Progress, *, job: str, port: int = PORT) -> ThreadingHTTPServer:
-    """Answer in threads of its own, about the StreamJob of that name. Close it with `shutdown`."""
+    """Start to serve the progress of the StreamJob `job`, in separate threads. Close the server with `shutdown`."""
     metrics = JobMetrics(progress, job=job)
     types = {"/status": "application/json", "/metrics": CONTENT_TYPE}
 
@@ -251,7 +254,7 @@ def serve(progress: Progress, *, job: str, port: int = PORT) -> ThreadingHTTPSer
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Probes are no news."""
+            """Do not log probes."""
 
     server = ThreadingHTTPServer(("", port), Answer)
     threading.Thread(target=server.serve_forever, name="progress", daemon=True).start()

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 from headrace_spark.demo import check
 from headrace_spark.demo.check import FlaggedWindow, StateRow
-from headrace_spark.demo.failover import Contained, Failover, Look
-from headrace_spark.demo.ledger import Entry, Expected, Figures, expect
+from headrace_spark.demo.failover import ContainerState, Failover, ClusterState
+from headrace_spark.demo.ledger import Entry, Expected, Aggregates, expect
 from headrace_spark.demo.reports import FeedReport, PressReport, SparkReport
 
 ENTRIES = [Entry("core-0", offset, "busy", offset + 1, offset * 500, offset + 0.5, offset + 7) for offset in range(20)]
@@ -13,8 +13,8 @@ def expected() -> Expected:
     return expect(ENTRIES, window_ms=2_000)
 
 
-def flagged(figures: Figures, *, anomaly: bool = False) -> FlaggedWindow:
-    return FlaggedWindow(figures, figures.mean, 0.0, anomaly)
+def flagged(aggregates: Aggregates, *, anomaly: bool = False) -> FlaggedWindow:
+    return FlaggedWindow(aggregates, aggregates.mean, 0.0, anomaly)
 
 
 def test_the_producer_is_held_to_its_own_record() -> None:
@@ -51,16 +51,16 @@ def test_spark_must_have_read_the_very_same_records() -> None:
 def test_each_closed_window_must_be_there_once_with_its_figures() -> None:
     due = expected().closed_windows(window_ms=2_000, watermark_ms=1_000)
     assert len(due) == 4
-    found = {key: flagged(figures) for key, figures in due.items()}
+    found = {key: flagged(aggregates) for key, aggregates in due.items()}
     assert check.check_windows(found, due, repeated=0).ok
     assert not check.check_windows(found, due, repeated=1).ok
     key = next(iter(found))
     assert not check.check_windows({other: found[other] for other in found if other != key}, due, repeated=0).ok
     one = found[key]
     assert not check.check_windows({**found, key: replace(one, mean=one.mean + 2**-20)}, due, repeated=0).ok
-    more = Figures(one.figures.count + 1, one.figures.total, one.figures.lowest, one.figures.highest)
-    assert not check.check_windows({**found, key: replace(one, figures=more)}, due, repeated=0).ok
-    open_window = {("core-0", "busy", 8_000): flagged(Figures(1, 1.0, 1.0, 1.0))}
+    more = Aggregates(one.aggregates.count + 1, one.aggregates.total, one.aggregates.lowest, one.aggregates.highest)
+    assert not check.check_windows({**found, key: replace(one, aggregates=more)}, due, repeated=0).ok
+    open_window = {("core-0", "busy", 8_000): flagged(Aggregates(1, 1.0, 1.0, 1.0))}
     assert not check.check_windows(found | open_window, due, repeated=0).ok
 
 
@@ -73,10 +73,10 @@ def test_the_topic_of_windows_must_hold_what_parquet_holds_once() -> None:
 
 def test_the_load_spike_must_be_flagged_while_it_lasts() -> None:
     press = PressReport(began=4_100, ended=9_000)
-    figures = Figures(1, 1.0, 1.0, 1.0)
+    aggregates = Aggregates(1, 1.0, 1.0, 1.0)
 
     def verdict(*starts: int) -> bool:
-        found = {(*check.PRESS, start): flagged(figures, anomaly=start in starts) for start in range(0, 20_000, 2_000)}
+        found = {(*check.PRESS, start): flagged(aggregates, anomaly=start in starts) for start in range(0, 20_000, 2_000)}
         return check.check_spike(found, press, window_ms=2_000).ok
 
     assert verdict(6_000, 8_000)
@@ -86,8 +86,8 @@ def test_the_load_spike_must_be_flagged_while_it_lasts() -> None:
 
 
 def test_all_that_a_dead_node_led_must_be_led_by_others_and_be_whole_again() -> None:
-    def look(at: float, leader: int, *, whole: bool) -> Look:
-        return Look(at, (Contained(1, "catalog", leader, 1, 3, 3), Contained(2, "data", 3, 1, 3, 3)), whole)
+    def look(at: float, leader: int, *, whole: bool) -> ClusterState:
+        return ClusterState(at, (ContainerState(1, "catalog", leader, 1, 3, 3), ContainerState(2, "data", 3, 1, 3, 3)), whole)
 
     fed = FeedReport(20, 20, 0, 1, 1, 0.0, 0, 0, 1.5)
     failover = Failover(2, look(99.0, 2, whole=True), killed_at=100.0)

@@ -1,14 +1,14 @@
 import pytest
 
-from headrace_spark.demo.failover import Contained, Failover, Heir, Look, busiest, told
+from headrace_spark.demo.failover import ContainerState, Failover, NewLeader, ClusterState, busiest, summary
 
 
-def look(at: float, *leaders: int, whole: bool) -> Look:
+def look(at: float, *leaders: int, whole: bool) -> ClusterState:
     kinds = ("catalog", *("data" for _ in leaders[1:]))
-    return Look(
+    return ClusterState(
         at,
         tuple(
-            Contained(number, kind, leader, 1, 3, 3)
+            ContainerState(number, kind, leader, 1, 3, 3)
             for number, (kind, leader) in enumerate(zip(kinds, leaders, strict=True), 1)
         ),
         whole,
@@ -32,7 +32,7 @@ def test_each_heir_is_told_with_the_time_at_which_it_was_first_seen() -> None:
     failover.see(look(102.0, 1, 1, 3, whole=False))  # handed on for balance
     assert failover.taken_over
     assert failover.took_over_s == 1.5
-    assert {number: heir.container.leader for number, heir in failover.heirs.items()} == {1: 1, 2: 3}
+    assert {number: new_leader.container.leader for number, new_leader in failover.new_leaders.items()} == {1: 1, 2: 3}
 
 
 def test_redundancy_is_whole_again_only_once_the_node_was_started_again() -> None:
@@ -49,8 +49,8 @@ def test_redundancy_is_whole_again_only_once_the_node_was_started_again() -> Non
 
 
 def test_who_took_over_is_told_by_node() -> None:
-    heirs = [
-        Heir(Contained(number, kind, leader, 2, 2, 3), 1.0)
+    new_leaders = [
+        NewLeader(ContainerState(number, kind, leader, 2, 2, 3), 1.0)
         for number, kind, leader in ((4, "data", 3), (1, "catalog", 1), (2, "data", 1))
     ]
-    assert told(heirs) == "node 1 leads the catalog and container 2, node 3 leads container 4"
+    assert summary(new_leaders) == "node 1 leads the catalog and container 2, node 3 leads container 4"

@@ -24,7 +24,7 @@ def test_readings_are_summed_up_by_sensor_and_by_window() -> None:
     assert expected.offsets == {"core-0": [0, 1, 2], "core-1": [0]}
     history = expected.sensors["core-0", "busy"]
     assert history.last == ENTRIES[3]
-    assert (history.figures.count, history.figures.total, history.figures.mean) == (3, 4.0, 4.0 / 3)
+    assert (history.aggregates.count, history.aggregates.total, history.aggregates.mean) == (3, 4.0, 4.0 / 3)
     assert set(expected.windows) == {("core-0", "busy", 0), ("core-1", "busy", 2_000), ("core-0", "busy", 4_000)}
     first = expected.windows["core-0", "busy", 0]
     assert (first.count, first.lowest, first.highest) == (2, 0.5, 1.5)

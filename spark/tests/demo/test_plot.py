@@ -2,14 +2,14 @@ from pathlib import Path
 
 from headrace_spark.demo import plot
 from headrace_spark.demo.check import PRESS, FlaggedWindow
-from headrace_spark.demo.ledger import Figures, WindowKey
+from headrace_spark.demo.ledger import Aggregates, WindowKey
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def run_of(device: str, sensor: str, *, flagged: frozenset[int] = frozenset()) -> dict[WindowKey, FlaggedWindow]:
     return {
-        (device, sensor, start): FlaggedWindow(Figures(20, 20.0, 0.0, 2.0), 1.0, 0.5, start in flagged)
+        (device, sensor, start): FlaggedWindow(Aggregates(20, 20.0, 0.0, 2.0), 1.0, 0.5, start in flagged)
         for start in range(0, 60_000, 2_000)
     }
 

@@ -27,9 +27,9 @@ spark = build_session("executors", master="local-cluster[2,1,512]", conf=conf)
 progress = Progress()
 executors = Executors(spark, progress, Autoscale(min=1, max=2), every_s=0.5)
 seen = [live(2)]
-executors._have(1, executors.live())
+executors._scale(1, executors.live())
 seen.append(live(1))
-executors._have(2, executors.live())
+executors._scale(2, executors.live())
 seen.append(live(2))
 executors.start()
 until = time.monotonic() + 60

@@ -1,20 +1,19 @@
-"""Compiles the parts of the node that each record comes through to machine code.
+"""Compiles the parts of the node through which each record passes to machine code.
 
     HEADRACE_COMPILE=1 pip wheel --no-deps .        a wheel for this platform and this Python
-    HEADRACE_COMPILE=auto pip wheel --no-deps .     the same where there is a C compiler, else as below
-    pip wheel --no-deps .                           a wheel of Python alone, for any platform
-    python .ci/build_native.py --inplace            what lies in `native`, beside its sources, for development
-    python .ci/build_native.py --requires           what pip's --no-build-isolation wants to find, besides hatchling
-    python .ci/build_native.py --requires-inplace   what --inplace wants to find
+    HEADRACE_COMPILE=auto pip wheel --no-deps .     the same if there is a C compiler, else as below
+    pip wheel --no-deps .                           a wheel of Python only, for any platform
+    python .ci/build_native.py --inplace            compiles `native` beside its sources, for development
+    python .ci/build_native.py --requires           what pip's --no-build-isolation needs, besides hatchling
+    python .ci/build_native.py --requires-inplace   what --inplace needs
 
-Two kinds. What computes, decisions and codecs, is Python that mypyc compiles (MODULES). What holds files stays
-interpreted: compiled code lets go of a local as soon as it has used it for the last time, and might close a descriptor
-that is still in use. And nodeimage/headrace/native: its C keeps to Python's stable interface, so that one file serves
-3.11 and every later version; its Python, which is all bytes and numbers of the processor, is for Cython (CODECS). What
-Cython makes of it is for one version of Python, since the stable interface would cost 0.3 us a request.
+There are two kinds. Modules that compute, decisions and codecs, are Python that mypyc compiles (MODULES). Modules that
+hold files stay interpreted: compiled code releases a local variable after its last use, and might close a descriptor
+that is still in use. The second kind is nodeimage/headrace/native: its C uses only Python's stable ABI, so that one
+file serves 3.11 and every later version; its Python, which works on bytes and machine integers, is compiled by Cython
+(CODECS). Cython's result is for one version of Python, since the stable ABI would cost 0.3 us a request.
 
-The sources lie in the wheel beside the machine code, so that
-HEADRACE_PURE=1 can run them.
+The wheel holds the sources beside the machine code, so that HEADRACE_PURE=1 can run them.
 """
 
 import argparse
@@ -33,10 +32,10 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCE: Final = Path("nodeimage")
 CYTHON: Final = "cython==3.3.1"
-"""One version: the C that it writes changes with each, and was tried with this one."""
+"""Pinned to one version: each version generates different C, and only this one was tested."""
 REQUIRES: Final = ("mypy==2.4.1", "setuptools>=65", CYTHON)
 GROUP: Final = "headrace"
-"""The name of the library that all modules of mypyc's share, so that they call each other directly."""
+"""The name of the library that all modules compiled by mypyc share, so that they call each other directly."""
 MODULES: Final = {
     "base": ("build",),
     "metrics": ("histogram", "log_times", "requests", "traffic"),
@@ -55,24 +54,28 @@ MODULES: Final = {
         "sasl_gate",
     ),
 }
-"""What mypyc compiles, by package. A class of theirs derives from none that is interpreted. Followers, and what feeds
-them, stay interpreted: compiled, one whose connection was cut in the middle of a snapshot waited for ever."""
+"""The modules that mypyc compiles, by package. Their classes must not derive from interpreted ones. Followers, and the
+modules that feed them, stay interpreted: compiled, a follower whose connection was cut in the middle of a snapshot
+waited for ever.
+"""
 NATIVE: Final = SOURCE / "headrace" / "native"
-"""Where each `.c` is compiled to a module of its name."""
+"""The folder in which each `.c` file is compiled to a module of its name."""
 CODECS: Final = "_codecs"
-"""What Cython compiles there: `.py`, with `.pxd` for what it uses of C."""
+"""The module there that Cython compiles: `.py`, with `.pxd` for the C that it uses."""
 DIRECTIVES: Final = "language_level=3,binding=False,boundscheck=False,wraparound=False,initializedcheck=False"
 FLAGS: Final = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra")
 
 
 def is_wanted() -> bool:
-    """Whether the environment asks for machine code."""
+    """Return whether the environment asks for machine code."""
     asked = os.environ.get("HEADRACE_COMPILE", "")
     return can_compile() if asked == "auto" else asked not in ("", "0")
 
 
 def compiler() -> list[str] | None:
-    """The C compiler's command: what CC names, else what Python was built with, else cc. None: there is none."""
+    """Return the C compiler's command: CC's value, else the one with which Python was built, else cc; None if there is
+    none.
+    """
     for named in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc"):
         command = shlex.split(named or "")
         if command and shutil.which(command[0]):
@@ -81,14 +84,14 @@ def compiler() -> list[str] | None:
 
 
 def can_compile() -> bool:
-    """Whether there is all that it takes: Linux, a compiler and Python's headers."""
+    """Return whether everything needed exists: Linux, a compiler and Python's headers."""
     return sys.platform == "linux" and compiler() is not None and (_headers() / "Python.h").exists()
 
 
 def compile_native(root: Path, into: Path, *, codecs: bool = True) -> dict[Path, str]:
-    """Compile what lies in `native` to libraries in `into`; each with its place in a wheel.
+    """Compile `native` to libraries in `into`; return each with its place in a wheel.
 
-    Raises CalledProcessError, after the compiler has said why.
+    Raises CalledProcessError, after the compiler has printed why.
     """
     into.mkdir(parents=True, exist_ok=True)
     built = [_library(source, into / f"{source.stem}.abi3.so") for source in sorted((root / NATIVE).glob("*.c"))]
@@ -107,11 +110,11 @@ def _library(source: Path, library: Path) -> Path:
     assert command is not None
     fresh = library.with_suffix(".tmp")
     subprocess.run([*command, *FLAGS, f"-I{_headers()}", "-o", str(fresh), str(source)], check=True)
-    return fresh.replace(library)  # whoever has the former one mapped keeps it
+    return fresh.replace(library)  # processes that have the former file mapped keep it
 
 
 def has_cython() -> bool:
-    """Whether the one of `CYTHON` is there, or another."""
+    """Return whether Cython is installed, in whatever version."""
     return importlib.util.find_spec("Cython") is not None
 
 
@@ -120,15 +123,15 @@ def _headers() -> Path:
 
 
 def compiled_modules() -> Iterator[Path]:
-    """The sources of all modules that mypyc compiles, from the project's root."""
+    """Yield the sources of all modules that mypyc compiles, relative to the project's root."""
     for package, names in MODULES.items():
         yield from (SOURCE / "headrace" / package / f"{name}.py" for name in names)
 
 
 def compile_modules(root: Path, work: Path) -> dict[Path, str]:
-    """Compile all modules in `work`; each library with its place in a wheel. Ends the process where mypy finds a fault.
+    """Compile all modules in `work`; return each library with its place in a wheel. Exits if mypy finds a fault.
 
-    What `work` has of an earlier time is used again, as far as nothing it comes from has changed.
+    Earlier results in `work` are reused, as far as their sources have not changed.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution
@@ -136,7 +139,7 @@ def compile_modules(root: Path, work: Path) -> dict[Path, str]:
 
     libraries = work / "lib"
     before = Path.cwd()
-    os.chdir(root)  # mypy has its settings from there
+    os.chdir(root)  # mypy reads its settings there
     try:
         extensions = mypycify(
             ["--cache-dir", str(work / "mypy"), *map(str, compiled_modules())],
@@ -156,18 +159,18 @@ def compile_modules(root: Path, work: Path) -> dict[Path, str]:
 
 
 def get_build_hook() -> type[Any]:
-    """What hatchling calls for each wheel."""
-    from hatchling.builders.hooks.plugin.interface import BuildHookInterface  # there only when a wheel is built
+    """Return the hook that hatchling calls for each wheel."""
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface  # installed only while a wheel is built
 
     class NativeHook(BuildHookInterface[Any]):
-        """Puts machine code into a wheel, where that is asked for."""
+        """Adds machine code to a wheel, if it is asked for."""
 
         def dependencies(self) -> list[str]:
-            """What has to be installed before; with what the node depends on, as mypy reads its types."""
+            """Return what has to be installed before, including the node's dependencies, whose types mypy reads."""
             return [*REQUIRES, *self.metadata.core.dependencies] if is_wanted() else []
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-            """See hatchling. An editable installation has its code from the sources, and stays of Python alone."""
+            """See hatchling. An editable installation runs the sources, without machine code."""
             if version == "editable" or not is_wanted():
                 return
             if not can_compile():
@@ -185,7 +188,7 @@ def get_build_hook() -> type[Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0 if all is compiled, or cannot be on this machine."""
+    """Return exit code 0 if everything is compiled, or cannot be on this machine."""
     parse = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     what = parse.add_mutually_exclusive_group(required=True)
     what.add_argument("--inplace", action="store_true", help="put what lies in `native` beside its sources")

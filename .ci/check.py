@@ -1,8 +1,8 @@
-"""`make check`: lint, types, imports, and the tests of the packages that have changed, in less than three minutes.
+"""`make check`: lint, types, imports, and the tests of changed packages, in less than three minutes.
 
-What has changed is what differs from where this branch left `main` (HEADRACE_CHECK_BASE names another commit), what is
-not committed, and what git does not know yet. Tests that wait long, measure time, need Java or Spark, or simulate
-clusters are left to `make test`.
+A file counts as changed if it differs from where this branch left `main` (HEADRACE_CHECK_BASE names another commit), is
+not committed, or is untracked. Tests that wait long, measure time, need Java or Spark, or simulate clusters are left to
+`make test`.
 """
 
 import os
@@ -19,7 +19,7 @@ PACKAGES = {
     "spark": ("spark/headrace_spark", "spark/tests"),
     "bench": ("bench", "bench/tests"),
 }
-"""By top folder: where its code lies, and its tests, whose folders have the names of the packages that they test."""
+"""By top folder: its code, and its tests, whose folders are named like the packages that they test."""
 DOCUMENTED = ("nodeimage/tests/test_docs.py", "nodeimage/tests/test_commands_in_docs.py")
 ELSEWHERE = {
     "crds": ("operator/tests/test_crds.py", "operator/tests/test_charts.py"),
@@ -33,13 +33,13 @@ ELSEWHERE = {
 
 
 def git(*arguments: str) -> list[str]:
-    """The lines that git prints; none where it fails."""
+    """Return the lines that git prints; none if it fails."""
     done = subprocess.run(["git", *arguments], cwd=stages.ROOT, capture_output=True, text=True, check=False)
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 def changed() -> set[str]:
-    """Paths of files that have changed, from the root."""
+    """Return the paths of changed files, relative to the root."""
     named = os.environ.get("HEADRACE_CHECK_BASE")
     bases = [named] if named else ["origin/main", "main"]
     base = next((found[0] for each in bases if (found := git("merge-base", "HEAD", each))), "HEAD")
@@ -47,7 +47,7 @@ def changed() -> set[str]:
 
 
 def tests_of(path: str) -> list[str]:
-    """Files or folders of tests that stand for a changed file; those of a package for any of its modules."""
+    """Return the files or folders of tests for a changed file; for a module, its package's tests."""
     top, *rest = PurePosixPath(path).parts
     if top in ELSEWHERE:
         return list(ELSEWHERE[top])
@@ -60,20 +60,20 @@ def tests_of(path: str) -> list[str]:
     if path.startswith(f"{tests}/"):
         return [path] if name.startswith("test_") else [str(PurePosixPath(path).parent)]
     inside = PurePosixPath(path).relative_to(code)
-    for folder in list(inside.parents)[:-1]:  # the innermost package that has tests of its own
+    for folder in list(inside.parents)[:-1]:  # the innermost package that has its own tests
         if (stages.ROOT / tests / folder).is_dir():
             return [f"{tests}/{folder}"]
     return [f"{tests}/test_{inside.stem}.py"] if top == "nodeimage" else [tests]
 
 
 def chosen(paths: Iterable[str]) -> list[str]:
-    """The tests to run, without those that lie in a folder that is run whole."""
+    """Return the tests to run, without those in a folder that is run as a whole."""
     found = {test for path in paths for test in tests_of(path) if (stages.ROOT / test).exists()}
     return sorted(test for test in found if not any(str(parent) in found for parent in PurePosixPath(test).parents))
 
 
 def main() -> int:
-    """Exit code 0 if nothing was found."""
+    """Return exit code 0 if nothing was found."""
     tests = chosen(changed())
     print("tests of what has changed:", *(tests or ["none"]))
     lanes = [[*stages.LINT, stages.MYPY]]

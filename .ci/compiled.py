@@ -1,12 +1,11 @@
-"""A compiled Headrace: a wheel of machine code, in an environment of its own beside the developers' one.
+"""A compiled Headrace: a wheel with machine code, in a separate environment beside the developers' one.
 
-    .venv/bin/python .ci/compiled.py [ARGUMENTS FOR PYTEST]     the gate's tests and seeds, or what the arguments choose
-    .venv/bin/python .ci/compiled.py --run ARGUMENTS            its Python, with these arguments
+    .venv/bin/python .ci/compiled.py [ARGUMENTS FOR PYTEST]     the gate's tests and seeds, or the chosen tests
+    .venv/bin/python .ci/compiled.py --run ARGUMENTS            the environment's Python, with these arguments
 
-The environment, in `build`, has the packages of the one that runs this, but for Headrace, which is installed there from
-the wheel: the sources of the checkout are not on its path. It is built again when they have changed, and of what was
-compiled before only what has changed is compiled again. Where there is no C compiler, all of this says so, and runs
-Python alone.
+The environment, in `build`, has the packages of the one that runs this, except for Headrace, which is installed from
+the wheel: the sources of the checkout are not on its path. It is rebuilt when they have changed, and only changed
+modules are compiled again. Without a C compiler this prints a note, and runs the interpreted code.
 """
 
 import hashlib
@@ -29,13 +28,13 @@ TESTS: Final = tuple(
     f"nodeimage/tests/{name}"
     for name in ("base/test_build.py", "native", "wire", "log", "metrics", "container", "partitions", "kafka", "links")
 )
-"""The packages that have compiled modules."""
+"""The tests of packages that have compiled modules."""
 PURE_TESTS: Final = ("nodeimage/tests/wire", "nodeimage/tests/log/test_frames.py")
-"""What has twins in Python that nothing else tests: a checkout has the native ones too."""
+"""Tests of Python twins of native code, which nothing else tests, as a checkout has the native ones."""
 
 
 def python() -> Path:
-    """The environment's Python; built where it is not, or is of other sources. Raises CalledProcessError."""
+    """Return the environment's Python; build it if it is missing, or from other sources. Raises CalledProcessError."""
     if not build_native.can_compile():
         print("no C compiler, or no headers of Python: this is Python alone")
         return Path(sys.executable)
@@ -49,7 +48,8 @@ def python() -> Path:
 
 
 def install(folder: Path) -> Path:
-    """Build the wheel, and install it in a new environment in `folder`; its Python. Raises CalledProcessError."""
+    """Build the wheel, and install it in a new environment in `folder`; return its Python. Raises CalledProcessError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(build, cwd=stages.ROOT, env={**os.environ, "HEADRACE_COMPILE": "1"}, check=True)
@@ -59,7 +59,7 @@ def install(folder: Path) -> Path:
     found = environment / "bin" / "python"
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = subprocess.run([found, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    # As a path alone: a .pth file in there, which would lead to the checkout, counts for nothing.
+    # Only as a path: .pth files in that folder, which would lead to the checkout, are ignored.
     Path(packages, "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(found)]
     subprocess.run([*pip, "install", "--no-deps", "--no-compile", str(wheel)], check=True)
@@ -76,7 +76,7 @@ def install(folder: Path) -> Path:
 
 
 def _digest() -> str:
-    """Of all that goes into the wheel."""
+    """Return a digest of all that goes into the wheel."""
     found = hashlib.sha256()
     root = stages.ROOT
     files = [root / "pyproject.toml", root / ".ci" / "build_native.py"]
@@ -89,13 +89,13 @@ def _digest() -> str:
 
 
 def run(found: Path, *arguments: str, **environment: str) -> int:
-    """The exit code of that Python."""
+    """Run that Python; return its exit code."""
     known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run([found, *arguments], cwd=stages.ROOT, env={**known, **environment}, check=False).returncode
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0 if all was ok."""
+    """Return exit code 0 if everything was ok."""
     found = python()
     if arguments[:1] == ["--run"]:
         return run(found, *arguments[1:])

@@ -16,35 +16,35 @@ ANY_IS_WORSE: Final = ((1, WORSE),)
 
 
 def rate(metric: str, *by: str, more: str = "") -> str:
-    """A counter's rate."""
+    """Return the query for a counter's rate."""
     grouped = f" by ({', '.join(by)}) " if by else ""
     return f"sum{grouped}(rate({metric}{{{{S}}{more}}}[$__rate_interval]))"
 
 
 def quantile(share: float, metric: str, *by: str, more: str = "") -> str:
-    """Of a histogram."""
+    """Return the query for a quantile of a histogram."""
     labels = ", ".join(("le", *by))
     return f"histogram_quantile({share:g}, sum by ({labels}) (rate({metric}_bucket{{{{S}}{more}}}[$__rate_interval])))"
 
 
 def quantiles(metric: str, *, more: str = "") -> Sequence[Query]:
-    """The usual ones, of all together."""
+    """Return the usual quantiles, over all series together."""
     return [(quantile(share, metric, more=more), f"p{share * 100:g}") for share in QUANTILES]
 
 
 def total(metric: str, *by: str, more: str = "", how: str = "sum") -> str:
-    """A gauge's sum, or whatever."""
+    """Return the query for a gauge's sum, or for another aggregation `how`."""
     return f"{how} by ({', '.join(by)}) ({metric}{{{{S}}{more}}})" if by else f"{how}({metric}{{{{S}}{more}}})"
 
 
 def most(metric: str, what: str = "") -> Query:
-    """The 20 topics with the highest rate."""
+    """Return the query for the 20 topics with the highest rate."""
     query = rate(metric, "stream", "topic", more=_STREAM)
     return f"topk(20, {query})", f"{{{{stream}}}}:{{{{topic}}}}{what}"
 
 
 def none_is_zero(query: str) -> str:
-    """For figures, which show nothing otherwise."""
+    """Return 0 instead of no data, for panels with a single number, which would be empty otherwise."""
     return f"{query} or vector(0)"
 
 
@@ -526,7 +526,7 @@ DASHBOARDS: Final = (CLUSTER, NODE, STREAMS, LINKS, JOBS, OPERATOR)
 
 
 def main() -> None:
-    """Write them."""
+    """Write all dashboards."""
     FOLDER.mkdir(exist_ok=True)
     for each in DASHBOARDS:
         (FOLDER / f"{each.name}.json").write_text(each.json())

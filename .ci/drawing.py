@@ -1,7 +1,4 @@
-"""Draws a dashboard of Grafana as Grafana lays it out: rows, figures and graphs with their units, legends, thresholds.
-
-Knows nothing of where the series come from.
-"""
+"""Draws a Grafana dashboard in Grafana's layout: rows, numbers and graphs with their units, legends, thresholds."""
 
 import io
 import math
@@ -12,15 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 PAGE_PX: Final = 1440
-"""Of Grafana's 24 columns."""
+"""Width of Grafana's 24 columns, in pixels."""
 UNIT_PX: Final = 32
-"""Height of one of its rows."""
+"""Height of one row of Grafana's grid, in pixels."""
 GAP_PX: Final = 6
 DPI: Final = 100
 SHOWN: Final = 6
-"""Series that a legend has room for."""
+"""Most series in a legend."""
 COLOURS: Final = 128
-"""Of the PNG's palette."""
+"""Colours in the PNG's palette."""
 
 PAGE, PANEL, EDGE, TEXT, MUTED, LINES = "#111217", "#181b1f", "#25282d", "#ccccdc", "#8e8e9a", "#2c3036"
 NAMED: Final = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c"}
@@ -39,8 +36,8 @@ class Series:
     values: Sequence[float]
 
 
-def told(value: float, unit: str) -> str:
-    """A value as Grafana writes it in a unit."""
+def formatted(value: float, unit: str) -> str:
+    """Return a value with its unit, as Grafana writes it."""
     if math.isnan(value):
         return "NaN"
     match unit:
@@ -84,7 +81,7 @@ def draw(
     begin_s: float,
     end_s: float,
 ) -> None:
-    """Write a dashboard as PNG; `series` gives those of a panel, as its JSON is."""
+    """Write a dashboard as PNG; `series` returns the series of a panel, which is given as JSON."""
     import matplotlib as mpl
     from PIL import Image
 
@@ -184,7 +181,7 @@ def _stat(canvas: _Canvas, box: Box, panel: Mapping[str, Any], found: Sequence[S
     ink = TEXT if value is None else PAGE
     canvas.text(left + 8, top + 14, panel["title"], colour=ink, weight="bold")
     canvas.text(
-        left + width / 2, top + height * 0.6, "No data" if value is None else told(value, defaults["unit"]),
+        left + width / 2, top + height * 0.6, "No data" if value is None else formatted(value, defaults["unit"]),
         size=19 if value is not None else 12, colour=ink, side="center",
     )  # fmt: skip
 
@@ -229,7 +226,7 @@ def _graph(
     axes.set_ylim(max(low, defaults.get("min", low)), high)
     axes.set_xlim(begin_s, end_s)
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: told(value, unit)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: formatted(value, unit)))
     axes.xaxis.set_major_locator(MaxNLocator(max(int(width / 110), 2)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time.strftime("%H:%M:%S", time.gmtime(value))))
     axes.tick_params(colors=MUTED, labelsize=7, length=0)
@@ -243,14 +240,14 @@ def _graph(
         line += 14
         canvas.text(left + 10, line, "━", colour=PALETTE[number % len(PALETTE)])
         canvas.text(left + 28, line, _cut(each.name, int((width - 190) / 6)), size=7.5)
-        canvas.text(left + width - 70, line, told(each.values[-1], unit), size=7.5, side="right")
-        canvas.text(left + width - 8, line, told(max(each.values), unit), size=7.5, side="right")
+        canvas.text(left + width - 70, line, formatted(each.values[-1], unit), size=7.5, side="right")
+        canvas.text(left + width - 8, line, formatted(max(each.values), unit), size=7.5, side="right")
     if len(found) > SHOWN:
         canvas.text(left + 28, line + 14, f"and {len(found) - SHOWN} more", size=7.5, colour=MUTED)
 
 
 def _with_gaps(series: Series) -> tuple[list[float], list[float]]:
-    """The line is broken where a sample is lacking."""
+    """Return the series' points, with a break where a sample is missing."""
     if len(series.times) < 2:
         return list(series.times), list(series.values)
     step = min(after - before for before, after in zip(series.times, series.times[1:], strict=False))

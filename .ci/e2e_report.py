@@ -1,4 +1,4 @@
-"""Writes docs/e2e.md from what a whole run of `make e2e` has noted: .ci/e2e_report.py [REPORT]."""
+"""Writes docs/e2e.md from the records of a complete run of `make e2e`: .ci/e2e_report.py [REPORT]."""
 
 import json
 import os
@@ -26,7 +26,8 @@ Line = Mapping[str, Any]
 
 
 def page(lines: Iterable[Line], *, on: str) -> str:
-    """The whole document. `on`: when, and on what machine. A test that was run again counts as it was last."""
+    """Return the whole document. `on`: when, and on what machine. Of a test that ran several times the last run counts.
+    """
     newest = {(each["behaviour"], each["test"]): each for each in lines}
     seconds = sum(each["seconds"] for each in newest.values())
     told = [HEAD, f"{on}; {len(newest)} lines, {seconds / 60:.0f} min.\n"]
@@ -43,7 +44,7 @@ def _row(line: Line) -> str:
 
 
 def _words(name: str) -> str:
-    """`driver_back_s` as `driver back s`."""
+    """Return `driver_back_s` as `driver back s`."""
     return name.replace("_", " ")
 
 
@@ -52,7 +53,7 @@ def _number(value: object) -> str:
 
 
 def _numbered(behaviour: str) -> tuple[int, str]:
-    """Those that begin with a number come in its order, the others after them."""
+    """Return the sort key: behaviours that begin with a number come first, in its order."""
     number = re.match(r"\d+", behaviour)
     return int(number[0]) if number else 1000, behaviour
 
@@ -63,7 +64,7 @@ def _machine() -> str:
 
 
 def main(report: Path) -> int:
-    """The exit code."""
+    """Write the document; return the exit code."""
     if not report.exists():
         print(f"there is no {report}: run `make e2e`", file=sys.stderr)
         return 1

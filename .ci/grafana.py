@@ -1,7 +1,7 @@
-"""Grafana's dashboards as JSON: what a panel, a row and a dashboard are. Knows nothing of which there are.
+"""Grafana's dashboards as JSON: the model of panels, rows and dashboards.
 
-Every query has `namespace`, `job` and `instance` (and `node`, where people choose one) in each selector, where `{S}`
-stands for them. Rates are over $__rate_interval. Sizes are in Grafana's grid, which is 24 wide.
+Every query has `namespace`, `job` and `instance` (and `node`, if the dashboard has that variable) in each selector,
+written as `{S}`. Rates are over $__rate_interval. Sizes are in Grafana's grid, which is 24 wide.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 SCHEMA: Final = 39
-"""Of Grafana 10.4 and newer."""
+"""The schema version of Grafana 10.4 and newer."""
 WIDTH: Final = 24
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 GOOD, BAD, WORSE = "green", "orange", "red"
@@ -18,17 +18,17 @@ GOOD, BAD, WORSE = "green", "orange", "red"
 Query = tuple[str, str]
 """An expression, and the legend of its series."""
 Steps = Sequence[tuple[float, str]]
-"""From these values on, the colour."""
+"""From each value on, the colour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A figure (`stat`) or a graph (`timeseries`)."""
+    """A number (`stat`) or a graph (`timeseries`)."""
 
     title: str
     description: str
     unit: str
-    """As Grafana names it: s, bytes, Bps, reqps, percentunit, short ..."""
+    """Grafana's name of the unit: s, bytes, Bps, reqps, percentunit, short ..."""
     queries: Sequence[Query]
     type: str = "timeseries"
     width: int = 8
@@ -40,41 +40,41 @@ class Panel:
 
 
 def stat(title: str, description: str, unit: str, query: str, *, steps: Steps, width: int = 3) -> Panel:
-    """One figure, coloured."""
+    """Return a panel with one coloured number."""
     return Panel(title, description, unit, [(query, title)], type="stat", width=width, height=4, steps=steps)
 
 
 def graph(title: str, description: str, unit: str, *queries: Query, width: int = 8, **more: Any) -> Panel:
-    """Lines over time."""
+    """Return a panel with lines over time."""
     return Panel(title, description, unit, queries, width=width, **more)
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What people choose from: the values of a label."""
+    """A variable of a dashboard: the values of a label, from which the user chooses."""
 
     name: str
     query: str
     every: str | None = ".+"
-    """What stands for all of them; `.*` takes series without the label along; None: their names."""
+    """The value for "all"; `.*` includes series without the label; None: the list of all values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A page."""
+    """A dashboard."""
 
     name: str
-    """Of its file, and of its stable address: headrace-NAME."""
+    """The name of its file, and of its stable address: headrace-NAME."""
     title: str
     description: str
     of: str
-    """A metric that all have whom the page is about: its labels are what people choose from."""
+    """A metric that all targets of the dashboard have: its labels' values are offered in the variables."""
     rows: Sequence[tuple[str, Sequence[Panel]]]
     variables: Sequence[Variable] = field(default_factory=tuple)
 
     @property
     def all_variables(self) -> Sequence[Variable]:
-        """With those that every dashboard has."""
+        """All variables, including those that every dashboard has."""
         return (
             Variable("namespace", f"label_values({self.of}, namespace)", every=".*"),
             Variable("job", f'label_values({self.of}{{namespace=~"$namespace"}}, job)', every=None),
@@ -83,12 +83,12 @@ class Dashboard:
         )
 
     def json(self) -> str:
-        """Its file."""
+        """Return the content of the dashboard's file."""
         return json.dumps(_dashboard(self), indent=1, ensure_ascii=False) + "\n"
 
 
 def selector(variables: Sequence[Variable]) -> str:
-    """What stands for `{S}`."""
+    """Return the label matchers that replace `{S}`."""
     return ",".join(f'{each.name}=~"${each.name}"' for each in variables)
 
 

@@ -1,9 +1,9 @@
-"""`make nightly`: what finds more the longer it runs; some three and a half hours on two cores.
+"""`make nightly`: tests that find more the longer they run; some three and a half hours on two cores.
 
-20,000 seeds of the simulator and 1,000 of linked clusters that no earlier night has run (their numbers go by the date),
-then 300 kills of one node and 60 of a Spark query, alerts under a Prometheus that scrapes a cluster, and the tests that
-measure, with an hour of mixed faults and ten failures of each kind.
-HEADRACE_NIGHT=N runs the seeds of another night, days since 1970-01-01.
+20,000 seeds of the simulator and 1,000 of linked clusters that no earlier night has run (their numbers depend on the
+date), then 300 kills of one node and 60 of a Spark query, alerts under a Prometheus that scrapes a cluster, and the
+timing tests, with an hour of mixed faults and ten failures of each kind. HEADRACE_NIGHT=N runs the seeds of another
+night, days since 1970-01-01.
 """
 
 import os
@@ -19,7 +19,7 @@ KILLS = ("nodeimage/tests/crash", "spark/tests/test_exactly_once.py")
 
 
 def main() -> int:
-    """Exit code 0 if nothing was found."""
+    """Return exit code 0 if nothing was found."""
     night = int(os.environ.get("HEADRACE_NIGHT", time.time() // DAY_S))
     seeds, link_seeds = (f"{night * count}:{(night + 1) * count}" for count in (SEEDS, LINK_SEEDS))
     print(f"night {night}: seeds {seeds}, of linked clusters {link_seeds}", flush=True)

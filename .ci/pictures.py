@@ -1,11 +1,11 @@
-"""Pictures of the dashboards under load, for docs/observability.md: some three minutes, and Java.
+"""Draws the dashboards under load, for docs/observability.md; takes some three minutes, and needs Java.
 
     .venv/bin/python .ci/pictures.py
 
-The demo's nodes, its producer and its consumers run, with a node that is killed and comes back; a StreamJob's driver
-takes the place of the demo's own pipeline, so that its dashboard has something to show. Beside them a second cluster
-copies the demo's stream by a link, and an operator has an API server in memory. Prometheus scrapes all of them. What
-Grafana would ask of each panel is asked of Prometheus, and drawn where Grafana has the panel.
+The demo's nodes, producer and consumers run, and one node is killed and restarted; a StreamJob's driver replaces the
+demo's own pipeline, so that its dashboard has something to show. In addition a second cluster copies the demo's stream
+by a link, and an operator runs against an API server in memory. Prometheus scrapes all of them. Each panel's queries
+are sent to Prometheus, and the results are drawn in Grafana's layout.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from tests.fake_api import ClosingApi  # noqa: E402
 BOARDS: Final = ROOT / "charts" / "headrace" / "dashboards"
 PICTURES: Final = ROOT / "docs" / "pictures"
 RATE: Final = "30s"
-"""In the place of $__rate_interval: Grafana has some scrapes in it, too."""
+"""Replaces $__rate_interval: like in Grafana, the interval contains several scrapes."""
 STEP_S: Final = 1.0
 CHOSEN: Final[Mapping[str, Mapping[str, str]]] = {
     "cluster": {"job": "plant"},
@@ -48,30 +48,30 @@ CHOSEN: Final[Mapping[str, Mapping[str, str]]] = {
     "jobs": {"job": "capitals"},
     "operator": {"job": "headrace-operator"},
 }
-"""What is chosen at the top of each dashboard; of all else, everything."""
+"""The chosen values of each dashboard's variables; all other variables select everything."""
 BEFORE_S: Final = 60.0
-"""What pictures show before a node is killed,"""
+"""Seconds that the pictures show before a node is killed."""
 DOWN_S: Final = 12.0
-"""how long it is down,"""
+"""Seconds that the killed node is down."""
 AFTER_S: Final = 30.0
-"""and how much they show after it is back."""
+"""Seconds that the pictures show after the node's restart."""
 DRIVER_S: Final = 400.0
 
 
 def headrace(*words: str) -> Any:
-    """What a command says as JSON; fails when it fails."""
+    """Return a command's JSON output; raises if the command fails."""
     return json.loads(run_command([*words, "--output", "json"]))
 
 
 def port_of(metrics: str) -> int:
-    """Of an address of metrics."""
+    """Return the port of a metrics address."""
     (port,) = re.findall(r":(\d+)/metrics", metrics)
     return int(port)
 
 
 @contextlib.contextmanager
 def plant(folder: Path) -> Iterator[Cluster]:
-    """The demo's nodes with its producer and its consumers at work."""
+    """Run the demo's nodes with its producer and its consumers."""
     cluster = Cluster(folder / "data", print)
     logs = folder / "logs"
     logs.mkdir(parents=True)
@@ -90,7 +90,7 @@ def plant(folder: Path) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def linked(folder: Path, source: str) -> Iterator[int]:
-    """A cluster of one node with a link to the demo's; the port of its metrics."""
+    """Run a cluster of one node with a link to the demo's; yield the port of its metrics."""
     (node,) = headrace("up", "--nodes", "1", "--detach", "--port", str(own_port()), "--data", str(folder))["nodes"]
     try:
         place = f"{source}{SENSORS_STREAM}"
@@ -102,7 +102,7 @@ def linked(folder: Path, source: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def driver(folder: Path, bootstrap: str) -> Iterator[int]:
-    """A StreamJob's driver over the demo's readings; the port of its metrics."""
+    """Run a StreamJob's driver over the demo's readings; yield the port of its metrics."""
     started = RunningDriver(
         folder,
         bootstrap,
@@ -116,7 +116,7 @@ def driver(folder: Path, bootstrap: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def operator() -> Iterator[int]:
-    """An operator with resources of a cluster whose pods nobody starts; the port of its metrics."""
+    """Run an operator with resources of a cluster whose pods nobody starts; yield the port of its metrics."""
     api = ClosingApi()
     ref = {"clusterRef": {"name": "plant"}}
 
@@ -145,7 +145,7 @@ def operator() -> Iterator[int]:
 
 
 def asked(expression: str, chosen: Mapping[str, str]) -> str:
-    """A panel's expression as Grafana sends it."""
+    """Return a panel's expression in the form that Grafana sends."""
     expression = expression.replace("$__rate_interval", RATE)
     return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], ".*"), expression)
 
@@ -153,7 +153,7 @@ def asked(expression: str, chosen: Mapping[str, str]) -> str:
 def series_of(
     prometheus: Prometheus, panel: Mapping[str, Any], chosen: Mapping[str, str], begin_s: float, end_s: float
 ) -> Sequence[Series]:
-    """What a panel shows."""
+    """Return the series that a panel shows."""
     found = []
     for target in panel["targets"]:
         answer = prometheus.query_range(asked(target["expr"], chosen), begin_s=begin_s, end_s=end_s, step_s=STEP_S)
@@ -167,13 +167,13 @@ def series_of(
 
 
 def busiest(cluster: Cluster) -> int:
-    """The node that leads most containers."""
+    """Return the node that leads most containers."""
     led = [each["primary"] for each in cluster.ask("containers")]
     return int(max(led, key=led.count))
 
 
 def main() -> None:
-    """Write them."""
+    """Draw all dashboards."""
     with tempfile.TemporaryDirectory(prefix="headrace-pictures-") as name, contextlib.ExitStack() as closing:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         folder = Path(name)
@@ -183,7 +183,7 @@ def main() -> None:
         nodes = dict(cluster.metrics)
         prometheus.scrape("plant", *map(port_of, nodes.values()))
         prometheus.scrape("capitals", closing.enter_context(driver(folder / "job", cluster.bootstrap)))
-        with contextlib.suppress(AssertionError):  # on a busy machine it takes minutes; the picture shows what it does
+        with contextlib.suppress(AssertionError):  # may take minutes on a busy machine; then the picture shows less
             prometheus.until(
                 "the driver has done a batch",
                 lambda: prometheus.query("headrace_job_batches_total > 2"),

@@ -1,10 +1,10 @@
-"""Makes a release: `make release`, or only what is made of one: `make artifacts`. docs/releasing.md has how.
+"""Makes a release: `make release`, or only its artifacts: `make artifacts`. See docs/releasing.md.
 
-    .venv/bin/python .ci/release.py [--next X.Y.Z]     the version that the code names, and then that of the next one
-    .venv/bin/python .ci/release.py --artifacts        wheel, charts and images of the commit that is checked out
+    .venv/bin/python .ci/release.py [--next X.Y.Z]     releases the code's version, then begins the next
+    .venv/bin/python .ci/release.py --artifacts        wheel, charts and images of the checked-out commit
 
-A release is a commit and a tag `vX.Y.Z`; nothing is pushed. They come last, once all is built: whatever is refused, or
-fails, leaves the repository as it was, and is run again.
+A release is a commit and a tag `vX.Y.Z`; nothing is pushed. They are created last, once everything is built: a release
+that is refused, or fails, leaves the repository as it was, and can be repeated.
 """
 
 import argparse
@@ -26,12 +26,12 @@ UNRELEASED: Final = "## Unreleased"
 IMAGES: Final = {"node": "nodeimage/Dockerfile", "operator": "operator/Dockerfile", "spark": "spark/Dockerfile"}
 CHARTS: Final = ("charts/headrace-crds", "charts/headrace")
 BUILT_CHARTS: Final = f"{os.environ.get('XDG_CACHE_HOME', Path.home() / '.cache')}/headrace/charts"
-"""Where .ci/charts has the helm that it has built."""
+"""Where .ci/charts puts the helm that it has built."""
 VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 
 class Place(NamedTuple):
-    """Where the version stands: a file, and what is around it there."""
+    """A place of the version number: a file, and the text around the number."""
 
     file: str
     before: str
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 CODE: Final = Place("nodeimage/headrace/__init__.py", '__version__ = "', '"')
-"""Where it is taken from: pyproject.toml, and all that runs, ask there."""
+"""Where the version is defined: pyproject.toml and the running code read it there."""
 PLACES: Final = (
     CODE,
     *(Place(f"{chart}/Chart.yaml", f"\n{key}: ") for chart in CHARTS for key in ("version", "appVersion")),
@@ -57,7 +57,7 @@ class Refused(Exception):
 
 
 def version_at(root: Path, place: Place) -> str:
-    """The version that stands there. Raises Refused where none does."""
+    """Return the version at a place. Raises Refused if there is none."""
     text = (root / place.file).read_text()
     found = re.search(re.escape(place.before) + f"({VERSION.pattern})" + re.escape(place.after), text)
     if found is None:
@@ -66,7 +66,7 @@ def version_at(root: Path, place: Place) -> str:
 
 
 def write_version(root: Path, version: str) -> list[str]:
-    """Have every place name a version; the files that there are."""
+    """Write a version at every place; return the changed files."""
     for place in PLACES:
         file = root / place.file
         text = file.read_text()
@@ -75,12 +75,12 @@ def write_version(root: Path, version: str) -> list[str]:
 
 
 def parts(version: str) -> tuple[int, ...]:
-    """For comparing."""
+    """Return the numbers of a version, for comparison."""
     return tuple(int(part) for part in version.split("."))
 
 
 def following(version: str) -> str:
-    """The version that is begun after a release, unless another one is said."""
+    """Return the version that is begun after a release by default."""
     major, minor, _ = parts(version)
     return f"{major}.{minor + 1}.0"
 
@@ -89,7 +89,7 @@ def following(version: str) -> str:
 
 
 def released(text: str, version: str, day: str) -> str:
-    """The change log with what was not released under the version's name. Raises Refused where that is nothing."""
+    """Return the change log with the unreleased entries under the version's name. Raises Refused if there are none."""
     _, found, rest = text.partition(f"{UNRELEASED}\n")
     if not found or not rest.partition("\n## ")[0].strip():
         raise Refused(f"{CHANGELOG} says nothing under {UNRELEASED!r}: write what is new for who upgrades")
@@ -100,12 +100,12 @@ def released(text: str, version: str, day: str) -> str:
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What git says."""
+    """Return git's output."""
     return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def check(root: Path, version: str, begun: str) -> None:
-    """Raise Refused where the version cannot be released, or the next one not be begun."""
+    """Raise Refused if the version cannot be released, or the next one cannot be begun."""
     if git(root, "status", "--porcelain"):
         raise Refused("there are changes that are not committed: a release is of a commit")
     for place in PLACES:
@@ -123,9 +123,9 @@ def check(root: Path, version: str, begun: str) -> None:
 
 
 def record(root: Path, version: str, begun: str, day: str) -> None:
-    """The release's commit and tag, and the commit from which on the code is of the next version; or none of them.
+    """Create the release's commit and tag, and the commit that begins the next version; or none of them.
 
-    Raises CalledProcessError, with the checkout as it was (`check` has seen to it that nothing else was changed).
+    Raises CalledProcessError, with the checkout as it was (`check` has ensured that there were no other changes).
     """
     before = git(root, "rev-parse", "HEAD")
     log = root / CHANGELOG
@@ -141,11 +141,12 @@ def record(root: Path, version: str, begun: str, day: str) -> None:
         raise
 
 
-# --- what is made of it
+# --- artifacts
 
 
 def artifacts(root: Path, version: str) -> Iterator[str]:
-    """Make the wheel, the source archive, the charts and the images; a line for each, also for what was left out."""
+    """Build the wheel, the source archive, the charts and the images; yield a line for each, including those left out.
+    """
     dist = root / DIST
     build = (sys.executable, "-m", "hatchling", "build", "--directory", str(dist))
     run(root, *build)
@@ -174,18 +175,18 @@ def artifacts(root: Path, version: str) -> Iterator[str]:
 
 
 def answers(docker: str | None) -> bool:
-    """Whether it is there, and so is its daemon."""
+    """Return whether docker is installed, and its daemon answers."""
     return docker is not None and subprocess.run([docker, "info"], capture_output=True).returncode == 0
 
 
 def run(root: Path, *command: str, **environment: str) -> None:
-    """Run a command, whose output is seen; with more in its environment."""
+    """Run a command with additional environment variables; its output is shown."""
     print(f"== {' '.join((*(f'{name}={value}' for name, value in environment.items()), *command))}", flush=True)
     subprocess.run(command, cwd=root, env={**os.environ, **environment}, check=True)
 
 
 def to_publish(version: str) -> Iterator[str]:
-    """What a person does then, since it cannot be taken back."""
+    """Yield the commands by which a person publishes the release, since that cannot be undone."""
     yield f"git push origin HEAD v{version}"
     yield f"twine upload {DIST}/headrace-{version}-py3-none-any.whl {DIST}/headrace-{version}.tar.gz"
     for chart in CHARTS:
@@ -198,7 +199,7 @@ def to_publish(version: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Exit code 0 if all was made, or was left out for want of a tool."""
+    """Return exit code 0 if everything was made, or was left out for lack of a tool."""
     parser = argparse.ArgumentParser(prog="release", description=__doc__.partition("\n")[0])
     parser.add_argument("--artifacts", action="store_true", help="no commit and no tag: only what is made of them")
     parser.add_argument("--next", default="", help="the version that is begun then; X.Y+1.0 if none is said")

@@ -28,7 +28,7 @@ Schema = Mapping[str, Any]
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     crds = {crd["spec"]["names"]["kind"]: crd for crd in map(yaml.safe_load, _texts())}
     return HEAD + "".join(_kind(kind, crds[kind]["spec"]) for kind in ORDER)
 
@@ -115,7 +115,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> int:
-    """Writes it; with --check says whether it is up to date."""
+    """Write the page; with --check return whether it is outdated."""
     made = reference()
     if "--check" in sys.argv[1:]:
         return int(not WHERE.exists() or WHERE.read_text() != made)

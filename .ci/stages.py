@@ -1,16 +1,16 @@
-"""The stages of `make test`: what each runs, what runs beside what, and a report of their minutes.
+"""The stages of `make test`: what each runs, which run in parallel, and a report of their durations.
 
     .venv/bin/python .ci/stages.py [--without NAME,NAME] [--only NAME,NAME]
 
-Two cores are shared so that neither waits: tests wait for processes and disks more than they compute, so each stage of
-tests runs more workers than there are cores, and the simulator, which only computes, runs beside them at idle
-priority (SCHED_IDLE), taking what they leave. Tests that measure time run last, one by one, with nothing beside them.
+The stages keep two cores busy: tests wait for processes and disks more than they compute, so each stage of tests runs
+more workers than there are cores, and the simulator, which only computes, runs in parallel at idle priority
+(SCHED_IDLE), using what they leave. Timing tests run last, one by one, with nothing in parallel.
 
-A stage's output goes to a file and is printed as it comes, or at the stage's end where it runs beside another one. The
-report has each stage's minutes, the minutes of processor time that it took (of processes that were waited for), what
-failed, and what had to be left out.
+A stage's output goes to a file and is printed as it appears, or at the stage's end if it runs in a parallel lane. The
+report has each stage's duration, its processor time (of processes that were waited for), the failures, and what was
+left out.
 
-Environment: HEADRACE_PATIENCE multiplies what tests wait for.
+Environment: HEADRACE_PATIENCE multiplies the time limits of tests.
 """
 
 import argparse
@@ -32,9 +32,9 @@ ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 CORES = len(os.sched_getaffinity(0))
 PATIENCE = "4"
-"""How many times longer than on a quiet machine tests wait for what is to happen."""
+"""The factor by which tests wait longer for events than on a quiet machine."""
 TIMEOUT_S = 120
-"""Of a test that names none, on a quiet machine."""
+"""Seconds that a test without its own time-out may take on a quiet machine."""
 POLL_S = 0.2
 SHOWN_FAILURES = 20
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -49,7 +49,7 @@ class Stage:
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     is_idle: bool = False
-    """Whether it takes only processor time that nobody else wants."""
+    """Whether the stage uses only processor time that nobody else wants."""
 
 
 def pytest(
@@ -62,8 +62,9 @@ def pytest(
     environment: Mapping[str, str] = NOTHING,
     is_compiled: bool = False,
 ) -> Stage:
-    """Tests by their marks, with the slowest ten of them listed; `spread` is pytest-xdist's --dist. `is_compiled`: on
-    the compiled Headrace (compiled.py)."""
+    """Return a stage with tests by their marks, with the ten slowest listed. `spread`: pytest-xdist's --dist.
+    `is_compiled`: on the compiled Headrace (compiled.py).
+    """
     parallel = ("-n", str(workers), "--dist", spread) if workers > 1 else ()
     limit = ("-o", f"timeout={TIMEOUT_S * float(os.environ.get('HEADRACE_PATIENCE', PATIENCE)):.0f}")
     program = (sys.executable, ".ci/compiled.py", "--run", "-m", "pytest") if is_compiled else (str(BIN / "pytest"),)
@@ -72,13 +73,13 @@ def pytest(
 
 
 def simulator(name: str, *options: str) -> Stage:
-    """Seeds of the simulator, a process for each core."""
+    """Return a stage with seeds of the simulator, one process for each core."""
     command = (sys.executable, "-m", "simulation", *options, "--jobs", str(CORES))
     return Stage(name, command, {"PYTHONPATH": str(ROOT / "nodeimage" / "tests")}, is_idle=True)
 
 
 def tool(name: str, *command: str) -> Stage:
-    """A command of the virtual environment."""
+    """Return a stage with a command of the virtual environment."""
     return Stage(name, (str(BIN / command[0]), *command[1:]))
 
 
@@ -91,7 +92,9 @@ MYPY = tool("mypy", "mypy")
 WHEEL = tool("wheel", "python", ".ci/wheel.py")
 COMPILED = tool("compiled", "python", ".ci/compiled.py")
 COLLECTION = tool("collection", "pytest", "--collect-only", "-qqq")
-"""What cannot be imported is told at once; and each module is compiled once, not by each worker of the next stage."""
+"""Imports all tests: import errors are reported at once, and each module is byte-compiled once rather than by each
+worker of the next stage.
+"""
 QUICK = "not (slow or alone or spark or java or simulator)"
 FAST = pytest("fast tests", QUICK, workers=2 * CORES)
 SIMULATOR = simulator("simulator", "--gate")
@@ -104,7 +107,7 @@ CRASH = pytest(
     "nodeimage/tests",
     workers=3 * CORES // 2,
     spread="loadgroup",  # tests with one broker of Apache Kafka, or one JVM, stay together
-    is_compiled=True,  # as most run it; what is interpreted has the fast tests
+    is_compiled=True,  # as most users run it; the fast tests cover the interpreted code
 )
 SPARK = pytest("spark tests", "spark and not alone", "spark/tests", workers=CORES)
 TIMING = pytest("timing tests", "alone", workers=1)
@@ -114,11 +117,11 @@ PLAN = (
     ((FAST, COMPILED, CHARTS, CRASH, SPARK), (SIMULATOR, LINKS, SIMULATED)),
     ((TIMING,),),
 )
-"""Steps, one after the other. A step's lanes run beside each other, the stages of a lane one after the other."""
+"""Steps, one after the other. A step's lanes run in parallel, the stages of a lane one after the other."""
 
 
 class Running:
-    """A stage under way."""
+    """A running stage."""
 
     def __init__(self, stage: Stage, folder: Path) -> None:
         self.stage = stage
@@ -126,7 +129,7 @@ class Running:
         self._output = folder / re.sub(r"\W+", "-", stage.name)
         self._printed = 0
         environment = {"HEADRACE_PATIENCE": PATIENCE, **os.environ, **stage.environment}
-        with self._output.open("wb") as output:  # no pipe: what a test leaves running would keep it open
+        with self._output.open("wb") as output:  # not a pipe: a process that a test leaves running would keep it open
             self._process = subprocess.Popen(
                 stage.command,
                 cwd=ROOT,
@@ -142,7 +145,7 @@ class Running:
         self.code: int | None = None
 
     def poll(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the stage has ended."""
         if self.code is None:
             pid, status, used = os.wait4(self._process.pid, os.WNOHANG)
             if pid:
@@ -152,7 +155,7 @@ class Running:
         return self.code is not None
 
     def show(self) -> None:
-        """Print what has come since the last time."""
+        """Print the output since the last call."""
         with self._output.open("rb") as output:
             output.seek(self._printed)
             new = output.read()
@@ -161,12 +164,12 @@ class Running:
         sys.stdout.buffer.flush()
 
     def end(self) -> None:
-        """Stop it, as the keyboard would, if it runs."""
+        """Stop the stage if it runs, as Ctrl-C would."""
         if not self.poll():
             os.killpg(self._process.pid, signal.SIGINT)
 
     def report(self) -> list[str]:
-        """A line with its minutes, and one for each failure that its output names."""
+        """Return a line with the stage's durations, and one for each failure in its output."""
         result = "ok" if self.code == 0 else "FAILED"
         lines = [f"{self.stage.name:<28} {minutes(self.seconds)}   {minutes(self.processor_seconds)}   {result}"]
         if self.code != 0:
@@ -177,9 +180,10 @@ class Running:
 
 
 def _yield_processors() -> None:
-    """Run this process, and what it starts, only where nobody else wants the processor.
+    """Run this process and its children only on idle processors.
 
-    Linux shares the processors among sessions first (sched(7), autogroup): idle priority counts within a session only.
+    Linux shares the processors among sessions first (sched(7), autogroup), and idle priority counts only within a
+    session.
     """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as autogroup:
@@ -187,14 +191,14 @@ def _yield_processors() -> None:
 
 
 def minutes(seconds: float) -> str:
-    """Minutes and seconds, as wide as the report's columns."""
+    """Return minutes and seconds, as wide as the report's columns."""
     return f"{int(seconds) // 60:3d} min {int(seconds) % 60:02d} s"
 
 
 def run_lanes(lanes: Sequence[Sequence[Stage]], folder: Path, report: list[str]) -> bool:
-    """Run the stages of each lane one after the other, and the lanes beside each other; whether all were ok.
+    """Run the stages of each lane one after the other, and the lanes in parallel; return whether all were ok.
 
-    The first lane's output is printed as it comes, that of the others at each stage's end.
+    The first lane's output is printed as it appears, that of the others at each stage's end.
     """
     waiting = [list(lane) for lane in lanes]
     running: list[Running | None] = [None] * len(lanes)
@@ -226,7 +230,7 @@ def run_lanes(lanes: Sequence[Sequence[Stage]], folder: Path, report: list[str])
 
 
 def run_steps(steps: Sequence[Sequence[Sequence[Stage]]]) -> int:
-    """Run the lanes of each step, step after step, and print a report; exit code 0 if all were ok."""
+    """Run the lanes of each step, step after step, and print a report; return exit code 0 if all were ok."""
     report: list[str] = []
     is_ok = True
     began = time.monotonic()
@@ -240,7 +244,7 @@ def run_steps(steps: Sequence[Sequence[Sequence[Stage]]]) -> int:
 
 
 def lacking() -> dict[str, str]:
-    """What this machine has not got, by the stage or the tests that are left out for want of it."""
+    """Return what this machine lacks, by the stage or the tests that are left out for it."""
     asked = {
         "charts": ("go", "Go 1.24 or newer builds helm and crdcheck: https://go.dev/dl, then make charts"),
         "tests with kcat": ("kcat", "Debian, Ubuntu: apt-get install kcat"),
@@ -256,13 +260,13 @@ def lacking() -> dict[str, str]:
 
 
 def main() -> int:
-    """Exit code 0 if each stage that was asked for was ok."""
+    """Return exit code 0 if each requested stage was ok."""
     parser = argparse.ArgumentParser(prog="stages", description=__doc__.partition("\n")[0])
     known = [stage.name for step in PLAN for lane in step for stage in lane]
     parser.add_argument("--only", default="", help=f"stages, with commas between: of {', '.join(known)}")
     parser.add_argument("--without", default="", help="stages that are left out")
     asked = parser.parse_args()
-    # Broken off by either signal it ends its stages; and they hear SIGINT, which a script's background jobs ignore.
+    # Either signal ends the stages, by SIGINT; the handlers are set since a script's background jobs ignore SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     only, without = (
@@ -270,7 +274,7 @@ def main() -> int:
     )
     if unknown := (only | without) - set(known):
         parser.error(f"there is no stage {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # Go may be there
+    os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # for a Go installed in the virtual environment
     left_out = lacking()
 
     def chosen(stages: Sequence[Stage]) -> list[Stage]:

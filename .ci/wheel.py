@@ -1,4 +1,4 @@
-"""Builds the wheel and checks what is in it: three packages, py.typed in each, the node without PySpark."""
+"""Builds the wheel and checks its content: three packages, py.typed in each, the node without PySpark."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ EXPECTED = ("headrace", "headrace_operator", "headrace_spark")
 
 
 def main() -> int:
-    """Exit code 0 if the wheel is as it should be."""
+    """Return exit code 0 if the wheel is as it should be."""
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
         subprocess.run([*pip, "-w", folder, "."], check=True)

@@ -1,6 +1,6 @@
-"""The certificates that both servers show where TLS is measured, and what Kafka's tools need to trust them.
+"""The certificates of both servers for measurements with TLS, and the files by which Kafka's tools trust them.
 
-ECDSA on P-256 for both, as an own authority of Headrace's makes them.
+ECDSA on P-256 for both, like certificates of Headrace's own authority.
 """
 
 import time
@@ -14,19 +14,19 @@ HOSTS = ("127.0.0.1", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files in PEM in one folder."""
+    """PEM files in one folder."""
 
     authority: Path
     certificate: Path
     key: Path
     both: Path
-    """The key, and behind it the certificate: Kafka's keystore of type PEM."""
+    """The key followed by the certificate: Kafka's keystore of type PEM."""
     properties: Path
-    """Of Kafka's clients."""
+    """The properties for Kafka's clients."""
 
     @classmethod
     def make(cls, folder: Path) -> "Certificates":
-        """For servers on loopback, valid for some days."""
+        """Create certificates for servers on loopback, valid for some days."""
         folder.mkdir(parents=True, exist_ok=True)
         made = cls(*(folder / name for name in ("ca.crt", "tls.crt", "tls.key", "both.pem", "client.properties")))
         now = time.time()

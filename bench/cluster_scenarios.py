@@ -1,4 +1,4 @@
-"""What is measured of three nodes beside three Kafka brokers: three replicas, two in sync at least, on both."""
+"""Measurements of three nodes beside three Kafka brokers: three replicas, at least two in sync, on both."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def _throughput(name: str, size: int) -> Scenario:
 
 
 def in_sync(bootstrap: str, topic: str) -> int:
-    """The least number of replicas in sync over the partitions of a topic, 0 while any has no leader."""
+    """Return the least number of in-sync replicas over the partitions of a topic, 0 while any has no leader."""
     try:
         with wire.Client(bootstrap, timeout_s=5.0) as admin:
             (found,) = admin.metadata([topic]).topics
@@ -74,7 +74,7 @@ def in_sync(bootstrap: str, topic: str) -> int:
 
 
 def await_whole(server: Server, topic: str, *, timeout_s: float) -> None:
-    """Until every partition has its three replicas in sync, as every node tells it. Raises TimeoutError."""
+    """Wait until every node reports three in-sync replicas for every partition. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     while any(in_sync(address, topic) < NODES for address in server.addresses):
         if time.monotonic() > deadline:
@@ -83,8 +83,9 @@ def await_whole(server: Server, topic: str, *, timeout_s: float) -> None:
 
 
 def longest(gaps: list[tuple[int, float, float]], kills: list[float], *, within_s: float) -> list[float]:
-    """For each kill, the longest time that any partition went without an acknowledgement which reached into the
-    `within_s` after it; 0 where there was none."""
+    """Return, for each kill, the longest period without an acknowledgement in any partition that overlaps the
+    `within_s` seconds after the kill; 0 if there was none.
+    """
     return [
         max((end - begin for _, begin, end in gaps if end > kill and begin < kill + within_s), default=0.0)
         for kill in kills
@@ -95,7 +96,9 @@ def longest(gaps: list[tuple[int, float, float]], kills: list[float], *, within_
 def steady_writer(
     server: Server, *, partitions: int, rate: float, size: int, told: dict[str, Any], least_s: float = 0.2
 ) -> Iterator[None]:
-    """Writes to the partitions of the topic `steady` meanwhile; at the end `told` has what it printed."""
+    """Write to the partitions of the topic `steady` while the context is active; then `told` has what the writer
+    printed.
+    """
     writer = subprocess.Popen(
         [
             *(sys.executable, "-m", "bench.clients.steady_writer", "--bootstrap", server.bootstrap),
@@ -119,7 +122,7 @@ def steady_writer(
 
 
 def _kills(server: Server, sizes: Sizes) -> Figures:
-    """kill -9 of the leader of partition 0, again and again; the node comes back after each, and is waited for."""
+    """Kill the leader of partition 0 repeatedly (kill -9); the node is restarted after each kill, and awaited."""
     with wire.Client(server.bootstrap) as admin:
         admin.create_topics(["steady"], partitions=PARTITIONS)
     wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
@@ -147,7 +150,7 @@ def _kills(server: Server, sizes: Sizes) -> Figures:
 
 
 def _joins(server: Server, sizes: Sizes) -> Figures:
-    """A fourth node joins under load; Kafka is told at once to move partitions there, Headrace is told nothing."""
+    """A fourth node joins under load; Kafka is told at once to move partitions there, Headrace needs no command."""
     with wire.Client(server.bootstrap) as admin:
         admin.create_topics(["steady"], partitions=JOIN_PARTITIONS)
     wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
@@ -196,7 +199,7 @@ def _joins(server: Server, sizes: Sizes) -> Figures:
 
 
 def _led_by(server: Server, index: int) -> int:
-    """How many partitions of the topic a node leads."""
+    """Return how many partitions of the topic a node leads."""
     led = wire.leaders(server.addresses[0], ["steady"])["steady"]
     return sum(address == server.addresses[index] for address in led.values())
 
@@ -208,7 +211,7 @@ def _create(server: Server, sizes: Sizes) -> Figures:
 
 
 def _requests(server: Server, sizes: Sizes) -> Figures:
-    """What a request costs the server's processor, over few topics and over many: on Kafka a tenth of the many."""
+    """Measure the server's CPU time per request, over few topics and over many: on Kafka a tenth of the many."""
     many = topics_for(server, sizes)
     found = {}
     for prefix, topics in (("few", 100), ("many", many)):
@@ -243,7 +246,7 @@ def _million(server: Server, sizes: Sizes) -> Figures:
 
 
 def _drain(server: Server, sizes: Sizes) -> Figures:
-    """A node that has replicas of many open partitionlets is emptied under load: of three quarters of all topics."""
+    """Drain a node under load that has replicas of many open partitionlets: of three quarters of all topics."""
     topics = sizes.many_topics * (NODES + 1) // NODES
     filled = client("fill", bootstrap=server.bootstrap, topics=topics, limit_s=sizes.fill_limit_s)
     with wire.Client(server.bootstrap) as admin:

@@ -1,7 +1,7 @@
-"""Gets Java jars by Maven, once, into bench/.work/ (git-ignored): Kafka's broker and tools, MirrorMaker 2, Spark's
-Kafka connector.
+"""Downloads Java jars with Maven, once, to bench/.work/ (git-ignored): Kafka's broker and tools, MirrorMaker 2, and
+Spark's Kafka connector.
 
-Knows nothing of what the jars are used for. Nothing of Kafka's is ever committed.
+No file of Kafka is ever committed.
 """
 
 import shutil
@@ -14,11 +14,11 @@ COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies
 
 
 class JarsMissing(RuntimeError):
-    """Maven or Java is not there, or Maven failed. The message says what to do."""
+    """Maven or Java is missing, or Maven failed. The message says what to do."""
 
 
 def fetch(pom: Path, folder: Path, *, timeout_s: float = 900.0) -> Path:
-    """Copies the dependencies of `pom` into `folder` unless they are there; returns `folder`. Raises JarsMissing."""
+    """Copy the dependencies of `pom` to `folder` unless they are there; return `folder`. Raises JarsMissing."""
     done = folder / ".complete"
     wanted = pom.read_text()
     if done.exists() and done.read_text() == wanted:
@@ -45,15 +45,15 @@ def fetch(pom: Path, folder: Path, *, timeout_s: float = 900.0) -> Path:
 
 
 def kafka_classpath() -> str:
-    """The class path of Kafka's broker and of its tools."""
+    """Return the class path of Kafka's broker and tools."""
     return f"{fetch(BENCH / 'peers' / 'pom.xml', WORK / 'kafka-4.3')}/*"
 
 
 def mirror_maker_classpath() -> str:
-    """The class path of MirrorMaker 2 with the Connect runtime that it brings."""
+    """Return the class path of MirrorMaker 2 with its Connect runtime."""
     return f"{fetch(BENCH / 'peers' / 'mirror-maker.xml', WORK / 'mirror-maker-4.3')}/*"
 
 
 def spark_connector_jars() -> list[Path]:
-    """The jars of Spark's own Kafka connector, for `spark.jars`."""
+    """Return the jars of Spark's own Kafka connector, for `spark.jars`."""
     return sorted(fetch(BENCH / "peers" / "spark-connector.xml", WORK / "spark-connector").glob("*.jar"))

@@ -1,4 +1,4 @@
-"""Runs Kafka's own performance programs (org.apache.kafka.tools) and reads the figures that they print."""
+"""Runs Kafka's own performance programs (org.apache.kafka.tools) and parses their output."""
 
 import json
 import re
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 class ToolFailed(RuntimeError):
-    """A program ended with an error, or printed something else than its figures."""
+    """A program ended with an error, or its output could not be parsed."""
 
 
 def _run(main: str, *arguments: str, limit_s: float) -> str:
@@ -39,8 +39,10 @@ def _run(main: str, *arguments: str, limit_s: float) -> str:
 
 
 def spread_over(bootstrap: str, *, topic: str, brokers: Iterable[int], limit_s: float) -> None:
-    """Has Kafka move a topic's partitions so that these brokers share them: kafka-reassign-partitions, as its own
-    proposal has it, and then kafka-leader-election. Returns when both are through. Raises ToolFailed, TimeoutError."""
+    """Make Kafka move a topic's partitions so that these brokers share them: by kafka-reassign-partitions, with the
+    tool's own proposal, and then kafka-leader-election. Returns when both are complete. Raises ToolFailed,
+    TimeoutError.
+    """
     tool = ("reassign.ReassignPartitionsCommand", "--bootstrap-server", bootstrap)
     deadline = time.monotonic() + limit_s
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +64,7 @@ def spread_over(bootstrap: str, *, topic: str, brokers: Iterable[int], limit_s: 
 
 
 def read_producer_summary(text: str) -> dict[str, float]:
-    """The last summary of ProducerPerformance: of the steady state where there was a warm-up. Raises ToolFailed."""
+    """Parse the last summary of ProducerPerformance: of the steady state if there was a warm-up. Raises ToolFailed."""
     found = list(SUMMARY.finditer(text))
     if not found:
         raise ToolFailed(f"ProducerPerformance printed no summary: {text[-1000:]}")
@@ -79,8 +81,9 @@ def read_producer_summary(text: str) -> dict[str, float]:
 
 
 def read_consumer_line(text: str) -> dict[str, float]:
-    """The figures of ConsumerPerformance's one line. Records a second are those of its fetching (without the joining
-    of the group), as its column fetch.nMsg.sec has it. Raises ToolFailed."""
+    """Parse ConsumerPerformance's output line. Records a second are those of the fetching (without joining the group),
+    from the column fetch.nMsg.sec. Raises ToolFailed.
+    """
     for line in text.splitlines():
         columns = [column.strip() for column in line.split(",")]
         if len(columns) == 10 and columns[0][:4].isdigit():
@@ -106,8 +109,9 @@ def produce(
     limit_s: float,
     properties: Path | None = None,
 ) -> dict[str, float]:
-    """ProducerPerformance with acks=all, as fast as it can; figures of the records after `warm_up`. `properties`: a
-    file with what the client needs to connect."""
+    """Run ProducerPerformance with acks=all, as fast as it can; return the results for the records after `warm_up`.
+    `properties`: a file with the client's connection settings.
+    """
     extra = ["--warmup-records", str(warm_up)] if warm_up else []
     if properties is not None:
         extra += ["--command-config", str(properties)]
@@ -124,8 +128,9 @@ def produce(
 def consume(
     bootstrap: str, *, topic: str, records: int, limit_s: float, properties: Path | None = None
 ) -> dict[str, float]:
-    """ConsumerPerformance over the whole topic, defaults all over but for `properties`, as in `produce`. Raises
-    ToolFailed if fewer records came."""
+    """Run ConsumerPerformance over the whole topic, with defaults except for `properties`, as in `produce`. Raises
+    ToolFailed if fewer records arrived.
+    """
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "consumer.properties"
         connect = "" if properties is None else properties.read_text()

@@ -1,4 +1,4 @@
-"""What is measured of a link between two clusters, beside MirrorMaker 2: lag, throughput, catching up, being idle."""
+"""Measurements of a link between two clusters, beside MirrorMaker 2: lag, throughput, catching up, idle cost."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,17 +15,17 @@ PARTITIONS = 6
 SIZE = 1024
 FULL, HALF, EVEN, SLOW = "link-full", "link-half", "link-even", "link-slow"
 EVEN_RATE = 20_000.0
-"""Records a second that either pair takes: the same work for both."""
+"""Records a second that either pair sustains, so that both do the same work."""
 SLOW_RATE = 100.0
 SHARES = ("p50", "p99", "after_p50", "after_p99")
 POLL_S = 0.05
 IDLE_TURNS = 2
 PAUSED_REST_S = 10.0
-"""After links were paused, until what they had under way is over."""
+"""Seconds after links were paused until their running work is done."""
 
 
 def _lag(pair: Pair, sizes: Sizes) -> Figures:
-    """One topic as fast as it goes, one at half of that rate, and two at rates that are the same for all."""
+    """Measure one topic at full speed, one at half that rate, and two at fixed rates that are the same for all."""
     topics = (FULL, HALF, EVEN, SLOW)
     with wire.Client(pair.source.bootstrap) as admin:
         admin.create_topics(topics, partitions=PARTITIONS)
@@ -60,7 +60,9 @@ def _measured(pair: Pair, topic: str, sizes: Sizes, **options: Any) -> dict[str,
 
 
 def _catch_up(pair: Pair, sizes: Sizes) -> Figures:
-    """The copy of a topic that is there already; from the start of what copies, and from the first record on."""
+    """Copy a topic that exists already; measured from the start of the copying process, and from the first copied
+    record.
+    """
     records = sizes.backlog_bytes // SIZE
     client(
         "librdkafka_produce",
@@ -89,7 +91,7 @@ def _catch_up(pair: Pair, sizes: Sizes) -> Figures:
 
 
 def _held(bootstrap: str, topic: str) -> int:
-    """Records of a topic that may not be there yet."""
+    """Return the records of a topic, which may not exist yet."""
     try:
         return wire.count_records(bootstrap, [topic])
     except (OSError, wire.Refused):
@@ -100,7 +102,7 @@ def _held(bootstrap: str, topic: str) -> int:
 
 
 def _shares(pair: Pair, seconds: float) -> tuple[float, float]:
-    """Per cent of a core that the source's and the target's nodes use together, over so many seconds."""
+    """Return the percentage of a core that the source's and the target's nodes use, over `seconds`."""
     before = [cpu_seconds(server.pids) for server in (pair.source, pair.target)]
     began = time.monotonic()
     time.sleep(seconds)
@@ -111,14 +113,14 @@ def _shares(pair: Pair, seconds: float) -> tuple[float, float]:
 
 
 def _idle(pair: HeadracePair, sizes: Sizes, links: Sequence[str]) -> Figures:
-    """The clusters with these links, which are caught up, and with them paused; in turns, as machines change pace."""
+    """Measure the clusters with these links caught up, and with them paused; in turns, as a machine's speed varies."""
     linked: list[tuple[float, float]] = []
     alone: list[tuple[float, float]] = []
     for turn in range(IDLE_TURNS):
         if turn:
             for name in links:
                 pair.target_admin("link.resume", name=name)
-        time.sleep(sizes.link_rest_s * (1 + turn))  # who is resumed looks at all topics first
+        time.sleep(sizes.link_rest_s * (1 + turn))  # a resumed link first checks all topics
         linked.append(_shares(pair, sizes.link_idle_s / IDLE_TURNS))
         for name in links:
             pair.target_admin("link.pause", name=name)
@@ -134,7 +136,7 @@ def _idle(pair: HeadracePair, sizes: Sizes, links: Sequence[str]) -> Figures:
 
 
 def _await_caught_up(pair: HeadracePair, topics: Callable[[], int], wanted: int, *, limit_s: float) -> float:
-    """Until all links lack nothing and so many topics are there; seconds that it took. Raises TimeoutError."""
+    """Wait until all links have caught up and `wanted` topics exist; return the seconds. Raises TimeoutError."""
     began = time.monotonic()
     while True:
         shown = pair.target_admin("link.list")
@@ -188,7 +190,8 @@ def _idle_links(pair: HeadracePair, sizes: Sizes) -> Figures:
 
 
 def _lag_rows(name: str, rate: str) -> Iterator[Row]:
-    """Of a rate that is the same for both sides: the whole lag, and what of it came after the acknowledgement."""
+    """Yield the rows for a rate that is the same for both sides: the whole lag, and its part after the acknowledgement.
+    """
     for share in ("p50", "p99"):
         yield Row(f"{name}_{share}", f"lag at {rate}, {share}", f"{share}_ms", "ms", more_is_better=False, reach=2.0)
     for share in ("p50", "p99"):

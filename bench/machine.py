@@ -1,4 +1,4 @@
-"""What a measurement says about the machine that it ran on, and waiting until that machine has nothing else to do."""
+"""Describes the machine of a measurement, and waits until it is idle."""
 
 import platform
 import resource
@@ -13,7 +13,7 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a measurement was taken."""
+    """The machine on which a measurement was taken."""
 
     cores: int
     memory_gib: float
@@ -22,16 +22,16 @@ class Machine:
     python: str
     java: str
     open_files: int
-    """Most that a process may have: what Kafka, with a file or more for each partition, meets first."""
+    """Most open files of a process: the limit that Kafka, with at least one file per partition, reaches first."""
     memory_maps: int
-    """Most that a process may have (vm.max_map_count): Kafka maps two index files for each partition."""
+    """Most memory maps of a process (vm.max_map_count): Kafka maps two index files for each partition."""
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
 
 
 def this_machine() -> Machine:
-    """The machine that runs this."""
+    """Return the machine that runs this."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -54,9 +54,9 @@ def this_machine() -> Machine:
 
 
 def wait_until_idle(*, below_percent: float = 8.0, for_s: float = 2.0, at_most_s: float = 120.0) -> float:
-    """Waits until all cores together were busy less than `below_percent` for `for_s`; gives up after `at_most_s`.
+    """Wait until all cores together were busy less than `below_percent` for `for_s`; give up after `at_most_s`.
 
-    Returns the last busy percentage, so that a measurement on a busy machine says so.
+    Returns the last busy percentage, so that results from a busy machine are marked.
     """
     deadline = time.monotonic() + at_most_s
     while True:

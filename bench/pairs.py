@@ -1,7 +1,7 @@
-"""Two clusters and what copies from one to the other: Headrace with a link, Kafka with MirrorMaker 2.
+"""Two clusters and the copying between them: Headrace with a link, Kafka with MirrorMaker 2.
 
-Kafka has one broker on each side, Headrace three nodes: the brokers then need not replicate, which is in Kafka's
-favour; or three as well, with three replicas of everything. Nothing is copied before `begin`.
+Headrace has three nodes on each side. Kafka has one broker, which need not replicate, in Kafka's favour; or three, with
+three replicas of everything. Nothing is copied before `begin`.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from headrace.kafka_client.blocking_client import BrokerConnection
 
 NODES = 3
 STREAM = "/default"
-"""That of topics which are named without one: stock clients call a topic the same on both sides."""
+"""The stream of topics named without one, so that stock clients use the same topic name on both sides."""
 MIRROR_MAKER = """\
 clusters=source,target
 source.bootstrap.servers={source}
@@ -35,36 +35,37 @@ status.storage.replication.factor={replicas}
 config.storage.replication.factor={replicas}
 refresh.topics.interval.seconds=5
 """
-"""The connect-mirror-maker.properties that Kafka ships, with our addresses and topics. Only the last line is none of
-its own (ten minutes by default): else new topics would not be found before the measurement ends."""
+"""Kafka's own connect-mirror-maker.properties, with our addresses and topics. Only the last line differs from its
+defaults (ten minutes): otherwise new topics would not be found before the measurement ends.
+"""
 
 
 class Pair(Protocol):
-    """A source and a target, and what copies the topics whose names begin with `link`."""
+    """A source and a target, and the copying of topics whose names begin with `link`."""
 
     name: str
     source: Server
     target: Server
 
     def start(self, *, timeout_s: float = 120.0) -> float:
-        """Starts both clusters; seconds that it took."""
+        """Start both clusters; return the seconds that it took."""
 
     def kill(self) -> None:
-        """Ends everything at once."""
+        """Kill everything."""
 
     def begin(self) -> None:
-        """Starts to copy: the link, or the process, is there when this returns, its first record may not be."""
+        """Start to copy: the link, or the process, exists when this returns, but may not have copied a record yet."""
 
     def copy_of(self, topic: str) -> str:
-        """What the copy of a topic is called at the target."""
+        """Return the name of a topic's copy at the target."""
 
     @property
     def pids(self) -> list[int]:
-        """All processes: of both clusters, and of what copies."""
+        """The processes of both clusters, and of the copying."""
 
 
 class _Both:
-    """What both pairs have in common."""
+    """The common part of both pairs."""
 
     def __init__(self, source: Server, target: Server) -> None:
         self.source, self.target = source, target
@@ -96,12 +97,12 @@ class HeadracePair(_Both):
         self.link(["link*"])
 
     def link(self, topics: Sequence[str], *, name: str = "bench", stream: str = STREAM) -> None:
-        """Makes a link of that name between streams of the same path."""
+        """Create a link `name` between streams of the same path."""
         fields = {"name": name, "source": self.source.addresses, "source_stream": stream, "stream": stream}
         self.target_admin("link.create", topics=list(topics), **fields)
 
     def target_admin(self, method: str, **params: object) -> Any:
-        """One of Headrace's own calls, at the target."""
+        """Call one of Headrace's own admin methods at the target."""
         return admin(self.target.addresses[0], method, **params)
 
     def copy_of(self, topic: str) -> str:
@@ -109,7 +110,7 @@ class HeadracePair(_Both):
 
 
 class KafkaPair(_Both):
-    """One or three brokers on each side, and one MirrorMaker 2 (connect-mirror-maker) with a heap of its own."""
+    """One or three brokers on each side, and one MirrorMaker 2 (connect-mirror-maker) with its own heap."""
 
     name = "kafka"
 
@@ -146,7 +147,7 @@ class KafkaPair(_Both):
 
 
 def admin(address: str, method: str, **params: object) -> Any:
-    """One of Headrace's own calls; its result. Raises RuntimeError with the answer's message."""
+    """Call one of Headrace's own admin methods; return the result. Raises RuntimeError with the error's message."""
     host, _, port = address.rpartition(":")
     with BrokerConnection(host, int(port), timeout_s=120.0) as connection:
         try:
@@ -156,8 +157,9 @@ def admin(address: str, method: str, **params: object) -> Any:
 
 
 def make(name: str, folder: Path, *, brokers: int = 1, python: str = sys.executable) -> Pair:
-    """The pair of that name on fresh data in `folder`; `brokers` of Kafka on each side. `python`: runs nodes of
-    Headrace. Raises ValueError for another name."""
+    """Return the pair `name` on fresh data in `folder`, with `brokers` of Kafka on each side. `python`: runs nodes of
+    Headrace. Raises ValueError for another name.
+    """
     match name:
         case "kafka":
             return KafkaPair(folder, brokers=brokers)

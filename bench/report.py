@@ -1,4 +1,4 @@
-"""Turns samples into results: one JSON file a scenario, one table (README.md), one plot. Knows nothing of servers.
+"""Turns samples into results: one JSON file per scenario, one table (README.md), one plot.
 
 A results file is {"scenario", "machine", "sizes", "client_limit", "samples": [{"server", "run", "busy_percent",
 "figures": {row: {...}} | "error": text}]}. Nothing is left out: a run that failed is in the file and in the table.
@@ -31,13 +31,13 @@ class Line:
     kafka: float | None
     headrace: float | None
     ratio: float | None
-    """How many times better Headrace is: median over the pairs of runs."""
+    """How many times better Headrace is: the median over the pairs of runs."""
     runs: int
     note: str
 
     @property
     def reached(self) -> bool | None:
-        """Whether the goal was reached; None without a goal or without a figure."""
+        """Whether the goal was reached; None without a goal or without a measurement."""
         if self.row.below is not None:
             return None if self.headrace is None else self.headrace < self.row.below
         if self.row.above is not None:
@@ -48,7 +48,7 @@ class Line:
 
 
 def figures_of(samples: Sequence[dict[str, Any]], *, server: str, row: Row) -> dict[int, float]:
-    """A row's figure by run, of the runs of one server that have one."""
+    """Return a row's value by run, for the runs of one server that have one."""
     found = {}
     for sample in samples:
         value = sample.get("figures", {}).get(row.key, {}).get(row.figure) if sample["server"] == server else None
@@ -58,7 +58,7 @@ def figures_of(samples: Sequence[dict[str, Any]], *, server: str, row: Row) -> d
 
 
 def line(result: dict[str, Any], row: Row) -> Line:
-    """A row's medians, and the median ratio over the runs that both servers finished."""
+    """Return a row's medians, and the median ratio over the runs that both servers finished."""
     samples = result["samples"]
     kafka = figures_of(samples, server=KAFKA, row=row)
     headrace = figures_of(samples, server=HEADRACE, row=row)
@@ -110,7 +110,7 @@ def _short(text: str) -> str:
 
 
 def figure(value: float | None, unit: str) -> str:
-    """A figure as the table shows it."""
+    """Return a value as the table shows it."""
     if value is None:
         return "-"
     if unit == "s" or unit == "ms":
@@ -121,7 +121,7 @@ def figure(value: float | None, unit: str) -> str:
 
 
 def table(lines: Sequence[Line], *, heading: str) -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     out = [
         heading,
         "",
@@ -142,7 +142,7 @@ def table(lines: Sequence[Line], *, heading: str) -> str:
 
 
 def plot(lines: Sequence[Line], path: Path) -> None:
-    """Draws how many times better Headrace is, a bar for each row with a ratio, on a logarithmic axis."""
+    """Draw how many times better Headrace is, as a bar for each row with a ratio, on a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -180,7 +180,7 @@ def plot(lines: Sequence[Line], path: Path) -> None:
 
 
 def read_results(folder: Path) -> list[tuple[Scenario, dict[str, Any]]]:
-    """The results in a folder, in the order of the scenarios."""
+    """Return the results in a folder, in the order of the scenarios."""
     found = []
     for scenario in SUITE:
         path = folder / f"{scenario.name}.json"
@@ -190,7 +190,7 @@ def read_results(folder: Path) -> list[tuple[Scenario, dict[str, Any]]]:
 
 
 def write(folder: Path) -> list[Line]:
-    """Writes README.md and plot.png of all the results in a folder; returns the table's lines."""
+    """Write README.md and plot.png from all results in a folder; return the table's lines."""
     results = read_results(folder)
     lines = [(scenario, line(result, row)) for scenario, result in results for row in scenario.rows]
     plain = [(scenario, each) for scenario, each in lines if not scenario.tls]

@@ -1,8 +1,8 @@
 """`python -m bench.run`: Headrace beside Apache Kafka on this machine, with the same client programs.
 
-For each scenario the servers take turns, each run on fresh data, after the machine has come to rest; who goes first
-alternates too. One server runs at a time. A run that fails is recorded as such and the next goes on. Results are
-written after every scenario, so an interrupted benchmark keeps what it has.
+For each scenario the servers take turns, each run on fresh data, after the machine has become idle; the first one
+alternates too. One server runs at a time. A failed run is recorded as such, and the benchmark continues. Results are
+written after every scenario, so an interrupted benchmark keeps its results so far.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def say(text: str) -> None:
 
 
 def _profiler() -> str:
-    """py-spy, of this environment or of the path. Exits where there is none."""
+    """Return py-spy, from this environment or the path. Exits if there is none."""
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     if found is None:
@@ -44,7 +44,7 @@ def _profiler() -> str:
 
 @contextmanager
 def profiled(server: Server | pairs.Pair, path: Path | None) -> Iterator[None]:
-    """Samples a started node with py-spy while the context lasts; the flame graph goes to `path`."""
+    """Sample a started node with py-spy while the context is active; the flame graph is written to `path`."""
     if path is None or server.name != "headrace":
         yield
         return
@@ -61,7 +61,7 @@ def profiled(server: Server | pairs.Pair, path: Path | None) -> Iterator[None]:
 def sample(
     scenario: Scenario, *, server_name: str, run: int, sizes: Sizes, idle: bool, profile: Path | None, python: str
 ) -> dict[str, Any]:
-    """One run of a scenario on one server with fresh data."""
+    """Run a scenario once on one server with fresh data."""
     folder = jars.WORK / "data" / f"{server_name}-{scenario.name}"
     shutil.rmtree(folder, ignore_errors=True)
     os.sync()
@@ -79,11 +79,11 @@ def sample(
             before = cpu_seconds(server.pids)
             with profiled(server, profile):
                 taken["figures"] = scenario.measure(server, sizes)
-                # A scenario may start its server again: then this is the last process alone.
+                # If the scenario restarts its server, this covers only the last process.
                 taken["server_cpu_s"] = max(0.0, cpu_seconds(server.pids) - before)
         else:
             taken["figures"] = scenario.measure(server, sizes)
-    except Exception as error:  # whatever fails, the figure that is missing must say why
+    except Exception as error:  # whatever fails, the result must say why a value is missing
         taken["error"] = f"{type(error).__name__}: {error}"
         kept = jars.WORK / "failed" / f"{server_name}-{scenario.name}-{run}"
         shutil.rmtree(kept, ignore_errors=True)
@@ -97,7 +97,7 @@ def sample(
 
 
 def measure(scenario: Scenario, *, options: argparse.Namespace, sizes: Sizes) -> dict[str, Any]:
-    """All the runs of a scenario."""
+    """Run a scenario as often as requested on each server."""
     result: dict[str, Any] = {
         "scenario": scenario.name,
         "machine": this_machine().as_json(),

@@ -1,7 +1,7 @@
-"""What is measured: each scenario drives one server and returns figures by row of the table.
+"""The scenarios: each drives one server and returns values by row of the table.
 
-A scenario knows neither which server it has nor how often it runs. `measure` gets a started server on fresh data
-(or, with `starts=False`, one that it starts itself) and returns, by row, a mapping that holds the row's figure.
+A scenario depends neither on the server nor on the number of runs. `measure` gets a started server on fresh data (or,
+with `starts=False`, one that it starts itself) and returns, by row, a mapping that holds the row's value.
 """
 
 import json
@@ -22,7 +22,7 @@ Figures = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything; `QUICK` only shows that the harness works."""
+    """The sizes of all scenarios; `QUICK` only shows that the harness works."""
 
     bytes_produced: int = 500_000_000
     warm_up_bytes: int = 200_000_000
@@ -43,7 +43,9 @@ class Sizes:
     link_bytes: int = 300_000_000
     lag_s: float = 30.0
     link_rest_s: float = 70.0
-    """Until polls of a quiet source wait as long as they may, and what a link that was deleted left to do is done."""
+    """Seconds until polls of a quiet source have reached their longest wait, and a deleted link's remaining work is
+    done.
+    """
     link_idle_s: float = 90.0
     links: int = 1_000
     limit_s: float = 300.0
@@ -77,7 +79,7 @@ QUICK = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: which figure, in which unit, and what is to be reached."""
+    """One line of the table: its value, unit and goal."""
 
     key: str
     title: str
@@ -85,11 +87,11 @@ class Row:
     unit: str
     more_is_better: bool = True
     reach: float | None = None
-    """At least so many times better than Kafka; None where there is no such goal."""
+    """Goal: at least so many times better than Kafka; None if there is no such goal."""
     below: float | None = None
-    """Or: the figure itself is to stay below this."""
+    """Goal: the value itself is below this."""
     above: float | None = None
-    """Or: to reach this."""
+    """Goal: the value itself reaches this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +105,23 @@ class Scenario:
     starts: bool = True
     """Whether the runner starts the server first."""
     nodes: int = 1
-    """Of the server, or of each of the two clusters of a Headrace pair."""
+    """Nodes of the server, or of each of the two clusters of a Headrace pair."""
     shards: int | None = None
-    """Nodes of Headrace, as of one pod, beside one broker of Kafka; None: as many nodes as Kafka has."""
+    """Number of Headrace nodes that act as shards of one pod, beside one broker of Kafka; None: as many nodes as Kafka
+    has.
+    """
     paired: bool = False
-    """Whether it drives two clusters and what copies between them."""
+    """Whether the scenario drives two clusters and the copying between them."""
     brokers: int = 1
-    """Of each of the two clusters of a Kafka pair."""
+    """Brokers of each of the two clusters of a Kafka pair."""
     runs_at_most: int | None = None
-    """For those that take minutes and repeat inside."""
+    """Most runs, for scenarios that take minutes and repeat internally."""
     tls: bool = False
-    """Whether the server's nodes have listeners with TLS, too."""
+    """Whether the server's nodes also have listeners with TLS."""
     only: Sequence[str] = ("kafka", "headrace")
-    """The servers that it is run on."""
+    """The servers on which the scenario runs."""
     client_limit: Callable[[Sizes], Mapping[str, Any]] | None = None
-    """What the client alone can do against a server that does nothing."""
+    """Measures the client alone, against a server that does nothing."""
 
 
 class ClientFailed(RuntimeError):
@@ -125,7 +129,7 @@ class ClientFailed(RuntimeError):
 
 
 def client(program: str, *, limit_s: float, **options: object) -> dict[str, Any]:
-    """Runs `python -m bench.clients.<program>` and returns the JSON object that it prints. Raises ClientFailed."""
+    """Run `python -m bench.clients.<program>` and return the JSON object that it prints. Raises ClientFailed."""
     arguments = [text for key, value in options.items() for text in (f"--{key.replace('_', '-')}", str(value))]
     run = subprocess.run(
         [sys.executable, "-m", f"bench.clients.{program}", *arguments],
@@ -192,7 +196,7 @@ def _waiters(program: str) -> tuple[Callable[[Server, Sizes], Figures], Callable
 
 
 def waiting(name: str, who: str, program: str) -> Scenario:
-    """32 producers that wait for each acknowledgement, by a client program."""
+    """Return the scenario of 32 producers that wait for each acknowledgement, by a client program."""
     measure, limit = _waiters(program)
     return Scenario(
         name,
@@ -209,7 +213,7 @@ def waiting(name: str, who: str, program: str) -> Scenario:
 def spread(
     topics: int, *, prefix: str = "", nodes: int = 1, reach: float | None = None, above: float | None = None
 ) -> Scenario:
-    """One librdkafka producer whose records go to so many topics in turn."""
+    """Return the scenario of one librdkafka producer whose records go to `topics` topics in turn."""
 
     def measure(server: Server, sizes: Sizes) -> Figures:
         count = min(topics, sizes.spread_records // 10)
@@ -242,7 +246,7 @@ def _create(server: Server, sizes: Sizes) -> Figures:
 
 
 def start_empty(server: Server, sizes: Sizes) -> Figures:
-    """Of fresh folders, whose formatting is not counted for Kafka; then of the same folders again."""
+    """Start on fresh folders, without the formatting for Kafka; then again on the same folders."""
     began = time.perf_counter()
     first = server.start()
     wire.wait_for_ack(server.bootstrap, topic="ready", timeout_s=60.0)
@@ -256,8 +260,9 @@ def start_empty(server: Server, sizes: Sizes) -> Figures:
 
 
 def _restart(server: Server, *, sizes: Sizes, topic: str, crash: bool) -> dict[str, Any]:
-    """Ends and starts the server `restarts` times; medians until it answers (`answer_s`) and until it takes a record
-    (`seconds`). A server that does not come back is reported by `ended`."""
+    """End and start the server `restarts` times; return the medians until it answers (`answer_s`) and until it accepts
+    a record (`seconds`). If the server does not start again, `ended` says why.
+    """
     answers: list[float] = []
     acks: list[float] = []
     for _ in range(sizes.restarts):
@@ -276,15 +281,16 @@ def _restart(server: Server, *, sizes: Sizes, topic: str, crash: bool) -> dict[s
 
 
 def topics_for(server: Server, sizes: Sizes) -> int:
-    """How many topics "many" are: a tenth on Kafka."""
+    """Return how many topics "many" are: on Kafka a tenth."""
     return sizes.many_topics if server.name == "headrace" else min(sizes.many_topics, sizes.created_topics)
 
 
 def _fill(server: Server, *, gib: float, sizes: Sizes) -> dict[str, Any]:
-    """Fills a server with as many topics as it takes; with a third, a tenth, … of them where it fell over.
+    """Fill a server with as many topics as it can hold; with a third, a tenth, … of them if it failed.
 
-    Kafka begins with a tenth: asked for 100,000 it had 19,500 after 900 s, and did not come back from a stop after
-    that, its memory maps being used up. Returns what it took in the end, and under `fell_over` what it could not.
+    Kafka begins with a tenth: with 100,000 requested it had 19,500 after 900 s, and could not be restarted after a
+    stop, as its memory maps were exhausted. Returns what the server holds in the end, and under `fell_over` the failed
+    attempts.
     """
     limit = sizes.fill_limit_s
     fell_over: list[dict[str, Any]] = []
@@ -309,7 +315,7 @@ def _takes_records(server: Server) -> bool:
 
 
 def _loaded(server: Server, sizes: Sizes) -> Figures:
-    """Fills the server as far as it goes, then starts it again after a clean stop and after a kill."""
+    """Fill the server as far as possible, then restart it after a clean stop and after a kill."""
     filled = _fill(server, gib=sizes.stored_gib, sizes=sizes)
     clean = _restart(server, sizes=sizes, topic="filled-000000", crash=False)
     crashed = _restart(server, sizes=sizes, topic="filled-000000", crash=True) if clean["seconds"] else clean

@@ -1,7 +1,6 @@
-"""The two servers under test behind one Protocol: start, stop, where to reach it, how much memory it holds.
+"""The two servers under test behind one Protocol: start, stop, addresses, memory.
 
-A server is one node or a cluster of several, on loopback, on free ports, in a folder of its own. Knows nothing of
-scenarios.
+A server is one node or a cluster of several, on loopback, on free ports, in its own folder.
 """
 
 import errno
@@ -24,10 +23,10 @@ from bench import jars, wire
 from bench.certificates import Certificates
 
 PORTS = (20_000, 32_000)
-"""Below those that connections get."""
+"""Range of the servers' ports, below the ports of outgoing connections."""
 
 HEAP = ("-Xmx1g", "-Xms1g")
-"""What kafka-server-start.sh sets."""
+"""The heap options that kafka-server-start.sh sets."""
 JVM = (
     "-server",
     "-XX:+UseG1GC",
@@ -36,7 +35,7 @@ JVM = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
-"""What kafka-run-class.sh sets."""
+"""The JVM options that kafka-run-class.sh sets."""
 KAFKA_PROPERTIES = """\
 process.roles={roles}
 node.id={node}
@@ -65,16 +64,17 @@ log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 group.initial.rebalance.delay.ms=0
 """
-"""The server.properties that Kafka ships, with our ports and folder, and the replicas that the cluster's size allows.
-Only the last line is not Kafka's default (3 s), in Kafka's favour: ConsumerPerformance joins a group, and would wait
-that long before its first record."""
+"""Kafka's own server.properties, with our ports and folder, and the replicas that the cluster's size allows. Only the
+last line differs from Kafka's default (3 s), in Kafka's favour: ConsumerPerformance joins a group, and would wait that
+long for its first record.
+"""
 
 CLUSTER = "headraceBenchmarkQ0001"
-"""Any 22 characters of base 64 will do as Kafka's cluster id."""
+"""Kafka's cluster id: any 22 characters of base 64."""
 
 
 class Server(Protocol):
-    """A server under test: one node or a cluster of them, counted from 0.
+    """A server under test: one node or a cluster of them, numbered from 0.
 
     `start` may be called again after `stop`, on the same data.
     """
@@ -82,28 +82,28 @@ class Server(Protocol):
     name: str
 
     def start(self, *, timeout_s: float = 120.0) -> float:
-        """Starts every node; returns the seconds until each names all. Raises RuntimeError, TimeoutError."""
+        """Start every node; return the seconds until each one lists all. Raises RuntimeError, TimeoutError."""
 
     def stop(self, *, timeout_s: float = 120.0) -> None:
-        """Ends all in their clean way (SIGTERM), the hard way after `timeout_s`."""
+        """Stop all nodes cleanly (SIGTERM), or kill them after `timeout_s`."""
 
     def kill(self) -> None:
-        """Ends all at once (SIGKILL)."""
+        """Kill all nodes (SIGKILL)."""
 
     def clear(self) -> None:
-        """Ends all and removes everything that they stored, so that the next start is the first."""
+        """Kill all nodes and delete their data, so that the next start is like the first."""
 
     def kill_node(self, index: int) -> None:
-        """Ends one node at once (SIGKILL)."""
+        """Kill one node (SIGKILL)."""
 
     def start_node(self, index: int) -> None:
-        """Starts a node again that was killed; does not wait for it."""
+        """Start a killed node again; do not wait for it."""
 
     def add_node(self) -> int:
-        """Starts one more node, which the cluster has not had yet; does not wait for it. Its index."""
+        """Start one more node that the cluster has not had before; do not wait for it. Returns its index."""
 
     def node_folder(self, index: int) -> Path:
-        """Where a node stores records."""
+        """Return where a node stores records."""
 
     @property
     def bootstrap(self) -> str:
@@ -115,15 +115,15 @@ class Server(Protocol):
 
     @property
     def tls_bootstrap(self) -> str:
-        """host:port of the nodes' listeners with TLS, separated by commas; of a server that was made with them."""
+        """host:port of the nodes' listeners with TLS, separated by commas; only if the server has such listeners."""
 
     @property
     def certificates(self) -> Certificates:
-        """What those listeners show."""
+        """The certificates of the listeners with TLS."""
 
     @property
     def pids(self) -> list[int]:
-        """Processes of the nodes that run."""
+        """The processes of running nodes."""
 
     @property
     def folder(self) -> Path: ...
@@ -133,9 +133,9 @@ _GIVEN: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now, and that the kernel gives to no connection before they are used.
+    """Return free ports of loopback outside the range from which the kernel takes ports for connections.
 
-    None is given twice by a process: a server's ports come by several calls, and are used after the last.
+    No port is returned twice in a process: a server's ports are obtained by several calls, and used after the last.
     """
     sockets: list[socket.socket] = []
     try:
@@ -158,12 +158,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def resident_bytes(pids: Sequence[int]) -> int:
-    """Resident memory of processes and all their children, bytes. Raises psutil.NoSuchProcess."""
+    """Return the resident memory of processes and all their children, in bytes. Raises psutil.NoSuchProcess."""
     return sum(each.memory_info().rss for each in _with_children(pids))
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """CPU time that processes and their living children have used, seconds."""
+    """Return the CPU time of processes and their living children, in seconds."""
     times = [each.cpu_times() for each in _with_children(pids)]
     return float(sum(each.user + each.system for each in times))
 
@@ -176,7 +176,7 @@ def _with_children(pids: Sequence[int]) -> Iterator[psutil.Process]:
 
 
 def stored_bytes(folder: Path) -> int:
-    """Bytes that are written in the files of a folder; what is set aside for later, or given back, does not count."""
+    """Return the bytes written in the files of a folder; preallocated and punched ranges do not count."""
     return sum(_written(path) for path in folder.rglob("*") if path.is_file())
 
 
@@ -187,7 +187,7 @@ def _written(path: Path) -> int:
             try:
                 begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole from there on
+                if error.errno == errno.ENXIO:  # only a hole from there on
                     return written
                 raise
             at = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
@@ -195,7 +195,7 @@ def _written(path: Path) -> int:
 
 
 def _allow_files(pid: int) -> None:
-    """Lets a server open as many files as it may: Kafka keeps at least one per partition."""
+    """Let a server open as many files as the hard limit allows: Kafka keeps at least one per partition open."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -207,7 +207,7 @@ class Process:
     command: list[str]
     output: Path
     environment: dict[str, str] | None = None
-    """None: this process's own."""
+    """None for this process's own environment."""
     running: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> None:
@@ -242,7 +242,7 @@ class Process:
 
 
 class _Nodes:
-    """What both servers have in common: nodes that are started, killed and ended, each a process."""
+    """The common part of both servers: nodes that are started, killed and stopped, each a process."""
 
     def __init__(self, folder: Path, ports: Sequence[int], *, tls: bool = False) -> None:
         self.folder = folder
@@ -305,17 +305,17 @@ class _Nodes:
         return index
 
     def _process(self, index: int, port: int) -> Process:
-        """A node's process, not started."""
+        """Return a node's process, not started."""
         raise NotImplementedError
 
     def _prepare(self) -> None:
-        """What a node needs before its first start."""
+        """Do what a node needs before its first start."""
 
 
 class KafkaServer(_Nodes):
-    """Apache Kafka: nodes that are broker and controller (KRaft), its own defaults, 1 GiB of heap each.
+    """Apache Kafka: nodes that are broker and controller (KRaft), with default settings, 1 GiB of heap each.
 
-    Three and more nodes keep three replicas, two in sync at least. `settings`: over the defaults, for tests only,
+    Three and more nodes keep three replicas, at least two in sync. `settings`: override the defaults, for tests only,
     never for a measurement.
     """
 
@@ -343,7 +343,7 @@ class KafkaServer(_Nodes):
         return self.folder / f"logs-{index}"
 
     def _process(self, index: int, port: int) -> Process:
-        """A broker that is a controller too, if it is one of the first."""
+        """Return a broker, which is also a controller if it is one of the first."""
         first = len(self._controllers)
         listeners, roles = f"PLAINTEXT://127.0.0.1:{port}", "broker"
         if index < first:
@@ -392,10 +392,10 @@ class KafkaServer(_Nodes):
 
 
 def _with_bytecode(python: str) -> dict[str, str]:
-    """An environment in which Headrace runs as it does where pip has installed it: from bytecode, not source.
+    """Return an environment in which Headrace runs like a pip installation: from bytecode, not source.
 
-    That lies in a folder of the benchmark's, so that a checkout that keeps none stays as it is. Another Python than
-    this one has the Headrace that is installed there.
+    The bytecode is in a folder of the benchmark, so that a checkout stays unchanged. With another Python than this one,
+    the Headrace installed there is used.
     """
     environment = _environment(python)
     subprocess.run([python, "-c", "import headrace.node.process"], env=environment, check=True, timeout=120)
@@ -409,7 +409,7 @@ def _environment(python: str) -> dict[str, str]:
 
 
 def build_of(python: str) -> str:
-    """Whether Headrace is `compiled` there, or `pure`."""
+    """Return whether that Python's Headrace is `compiled` or `pure`."""
     command = [python, "-c", "from headrace.base.build import build; print(build())"]
     return subprocess.run(
         command, env=_environment(python), capture_output=True, text=True, check=True, timeout=60
@@ -417,10 +417,10 @@ def build_of(python: str) -> str:
 
 
 class HeadraceServer(_Nodes):
-    """Storage nodes of a cluster of its own, each as if on a host of its own; three keep three replicas.
+    """Storage nodes of one cluster, each as if on its own host; three keep three replicas.
 
-    `shards`: so many nodes instead, which share a host as those of one pod do. `python`: of the environment whose
-    Headrace it is.
+    `shards`: this many nodes instead, which share a host like those of one pod. `python`: of the environment with the
+    Headrace to run.
     """
 
     name = "headrace"
@@ -474,9 +474,10 @@ def make(
     tls: bool = False,
     python: str = sys.executable,
 ) -> Server:
-    """The server of that name on fresh or present data in `folder`. `tls`: its nodes have listeners with TLS, too.
-    `shards`: nodes of Headrace that share a host, instead of `nodes`.
-    `python`: runs nodes of Headrace. Raises ValueError for another name."""
+    """Return the server `name` on fresh or present data in `folder`. `tls`: its nodes also have listeners with TLS.
+    `shards`: number of Headrace nodes that share a host, instead of `nodes`. `python`: runs nodes of Headrace. Raises
+    ValueError for another name.
+    """
     match name:
         case "kafka":
             return KafkaServer(folder, nodes=nodes, tls=tls)

@@ -1,7 +1,7 @@
-"""What a bigger pod brings: one node and two, as the shards of one pod, beside one broker with many partitions.
+"""The gain of a larger pod: one node and two, as the shards of one pod, beside one broker with many partitions.
 
-One replica each. The client is the same single program, and shares the two cores with the servers: so the records that
-a server takes by second of its own CPU count beside the records by second.
+One replica each. The client is the same single program, and shares the two cores with the servers: so the records per
+second of the server's CPU time are reported besides the records per second.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""What TLS costs: the throughput of Kafka's own programs over listeners with TLS, and handshakes a second.
+"""The cost of TLS: the throughput of Kafka's own programs over listeners with TLS, and handshakes a second.
 
-Both servers show the same ECDSA certificate, and ask for none. Goals for throughput are those of the same row in plain
-text: what TLS costs is not to change who is ahead.
+Both servers show the same ECDSA certificate, and request none. Throughput has the goals of the same rows in plain text:
+TLS must not change which server is ahead.
 """
 
 import re
@@ -16,7 +16,7 @@ from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client
 from bench.servers import Server, cpu_seconds
 
 CONNECTING = 4
-"""Programs that connect at a time."""
+"""Programs that connect concurrently."""
 COUNT = re.compile(r"(\d+) connections in \d+ real seconds")
 
 
@@ -56,11 +56,11 @@ def _throughput(size: int, *, nodes: int) -> Scenario:
 
 
 def _handshakes(server: Server, sizes: Sizes) -> Figures:
-    """`openssl s_time`, several at a time: full handshakes of TLS 1.3, each on a connection of its own."""
+    """Run several `openssl s_time` concurrently: full handshakes of TLS 1.3, each on a new connection."""
     seconds = max(3, int(sizes.waiting_s))
     address = server.tls_bootstrap.partition(",")[0]
     command = ["openssl", "s_time", "-connect", address, "-new", "-tls1_3", "-time", str(seconds)]
-    subprocess.run([*command[:-1], "2"], capture_output=True, timeout=60, check=False)  # Java's compiler is warm then
+    subprocess.run([*command[:-1], "2"], capture_output=True, timeout=60, check=False)  # warms up Java's compiler
     used, began = cpu_seconds(server.pids), time.monotonic()
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(CONNECTING)]
     told = [each.communicate(timeout=seconds + 60)[0] for each in running]
@@ -74,13 +74,13 @@ def _handshakes(server: Server, sizes: Sizes) -> Figures:
 
 
 def _storm(server: Server, sizes: Sizes) -> Figures:
-    """2,000 connections a second to the listener with TLS, beside a producer on the plain one."""
+    """Open 2,000 connections a second to the listener with TLS, beside a producer on the plain one."""
     with wire.Client(server.bootstrap) as admin:
         admin.create_topics(["steady"], partitions=1)
     wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
     told: dict[str, Any] = {}
     with steady_writer(server, partitions=1, rate=1_000.0, size=100, told=told, least_s=0.02):
-        time.sleep(3.0)  # the producer is through with its beginning
+        time.sleep(3.0)  # the producer has warmed up
         began = time.time()
         storm = client(
             "connect_storm",

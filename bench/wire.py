@@ -1,5 +1,5 @@
-"""A very small Kafka client over one blocking socket, for what the stock clients hide: when a node first answers,
-one request over hundreds of topics, and closed loops at the least cost to the client.
+"""A very small Kafka client over one blocking socket, for what stock clients hide: when a node first answers, one
+request over hundreds of topics, and closed loops at the least cost to the client.
 
 Encodes with the `kio` package, so it shares no code with Headrace. Only versions without tagged fields are used:
 Metadata 4, CreateTopics 4, Produce 7, ListOffsets 1. Kafka 4.3 and Headrace both serve these.
@@ -36,7 +36,7 @@ CORRELATION_AT = 8
 
 
 def varint(value: int) -> bytes:
-    """A zigzag varint, as in record batches."""
+    """Return a zigzag varint, as in record batches."""
     value = value << 1 ^ value >> 63
     out = bytearray()
     while value > 0x7F:
@@ -47,7 +47,7 @@ def varint(value: int) -> bytes:
 
 
 def record_batch(values: Sequence[bytes], *, timestamp: int | None = None) -> bytes:
-    """A record batch v2 of keyless records at offsets 0.., uncompressed, without a producer id."""
+    """Return a record batch v2 of keyless records at offsets 0.., uncompressed, without a producer id."""
     now = int(time.time() * 1000) if timestamp is None else timestamp
     records = bytearray()
     for delta, value in enumerate(values):
@@ -59,7 +59,7 @@ def record_batch(values: Sequence[bytes], *, timestamp: int | None = None) -> by
 
 
 def framed(request: Any, *, correlation_id: int = 0) -> bytes:
-    """A request of `kio` with its header and its size in front."""
+    """Return a request of `kio` preceded by its size and header."""
     body = io.BytesIO()
     entity_writer(type(request))(body, request)
     head = HEADER.pack(request.__api_key__, request.__version__, correlation_id, len(CLIENT_ID), CLIENT_ID)
@@ -67,7 +67,7 @@ def framed(request: Any, *, correlation_id: int = 0) -> bytes:
 
 
 def produce_request(batches: Mapping[str, bytes], *, timeout_ms: int = 30_000) -> bytes:
-    """Produce 7 with acks=all: one batch for partition 0 of each topic."""
+    """Return a Produce 7 request with acks=all: one batch for partition 0 of each topic."""
     return framed(
         produce_v7.ProduceRequest(
             acks=i16(-1),
@@ -88,7 +88,7 @@ class Refused(RuntimeError):
 
 
 class Client:
-    """One connection. Every call blocks for its answer; `timeout_s` bounds each."""
+    """One connection. Every call blocks until the response; `timeout_s` limits each."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float = 60.0) -> None:
         """`bootstrap`: host:port; of several, separated by commas, the first."""
@@ -106,7 +106,7 @@ class Client:
         self.close()
 
     def exchange(self, frame: bytes) -> bytes:
-        """Sends a framed request, returns the response's body (after the correlation id). Raises OSError."""
+        """Send a framed request, and return the response's body (after the correlation id). Raises OSError."""
         self.socket.sendall(frame)
         size = SIZE.unpack(self._exactly(4))[0]
         return self._exactly(size)[4:]
@@ -122,7 +122,7 @@ class Client:
         return bytes(out)
 
     def metadata(self, topics: Iterable[str] | None, *, create: bool = False) -> metadata_response_v4.MetadataResponse:
-        """Metadata of `topics` (None: all), creating them on the way if `create`."""
+        """Return the metadata of `topics` (None: all), creating missing ones if `create`."""
         request = metadata_v4.MetadataRequest(
             topics=None
             if topics is None
@@ -132,7 +132,7 @@ class Client:
         return entity_reader(metadata_response_v4.MetadataResponse)(memoryview(self.exchange(framed(request))), 0)[0]
 
     def create_topics(self, topics: Sequence[str], *, partitions: int = 1, timeout_ms: int = 120_000) -> None:
-        """Creates topics in one request, with as many replicas as the cluster has by default. Raises Refused."""
+        """Create topics in one request, with the cluster's default replicas. Raises Refused."""
         request = create_v4.CreateTopicsRequest(
             topics=tuple(
                 create_v4.CreatableTopic(
@@ -153,7 +153,7 @@ class Client:
                 raise Refused(f"creating {topic.name}: {topic.error_code!r} {topic.error_message}")
 
     def produce(self, batches: Mapping[str, bytes]) -> None:
-        """One Produce request with a batch for each topic, acks=all. Raises Refused."""
+        """Send one Produce request with a batch for each topic, acks=all. Raises Refused."""
         body = self.exchange(produce_request(batches))
         answer = entity_reader(produce_response_v7.ProduceResponse)(memoryview(body), 0)[0]
         for topic in answer.responses:
@@ -162,7 +162,8 @@ class Client:
                     raise Refused(f"producing to {topic.name}: {partition.error_code!r}")
 
     def ends(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, int]:
-        """By topic, the sum of the end offsets of the given partitions, which this node leads. Raises Refused."""
+        """Return, by topic, the sum of the end offsets of the given partitions, which this node leads. Raises Refused.
+        """
         request = list_v1.ListOffsetsRequest(
             replica_id=_consumer(),
             topics=tuple(
@@ -192,7 +193,8 @@ def _consumer() -> Any:
 
 
 def leaders(bootstrap: str, topics: Sequence[str], *, create: bool = False) -> dict[str, dict[int, str]]:
-    """By topic and partition, the host:port of the leader; those without one are left out. Raises OSError."""
+    """Return, by topic and partition, the leader's host:port; partitions without leader are left out. Raises OSError.
+    """
     with Client(bootstrap) as client:
         answer = client.metadata(topics, create=create)
     addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
@@ -206,7 +208,7 @@ def leaders(bootstrap: str, topics: Sequence[str], *, create: bool = False) -> d
 
 
 class ToLeaders:
-    """A connection to each node of a cluster, and to which of them a topic's partition 0 is produced."""
+    """A connection to each node of a cluster, with the leader of each topic's partition 0."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float = 60.0) -> None:
         self._clients = {address: Client(address, timeout_s=timeout_s) for address in bootstrap.split(",")}
@@ -225,7 +227,7 @@ class ToLeaders:
         next(iter(self._clients.values())).create_topics(topics)
 
     def produce(self, batches: Mapping[str, bytes]) -> None:
-        """See Client; one request to each leader. Raises Refused, after which it may be tried again."""
+        """Like Client.produce, with one request to each leader. Raises Refused, after which it may be retried."""
         if len(self._clients) == 1:
             next(iter(self._clients.values())).produce(batches)
             return
@@ -248,7 +250,7 @@ class ToLeaders:
 
 
 def count_records(bootstrap: str, topics: Sequence[str]) -> int:
-    """The sum of the end offsets of all partitions of topics, asked of their leaders. Raises Refused, OSError."""
+    """Return the sum of the end offsets of all partitions of topics, from their leaders. Raises Refused, OSError."""
     total = 0
     for at in range(0, len(topics), AT_ONCE):
         asked = topics[at : at + AT_ONCE]
@@ -263,7 +265,7 @@ def count_records(bootstrap: str, topics: Sequence[str]) -> int:
 
 
 def wait_for_answer(bootstrap: str, *, brokers: int = 1, alive: Any, timeout_s: float) -> None:
-    """Returns when the server names so many brokers in an answer to Metadata. Tries every 2 ms.
+    """Return when the server lists at least `brokers` brokers in a Metadata response. Tries every 2 ms.
 
     `alive()` says whether the process still runs. Raises RuntimeError if it ends, TimeoutError.
     """
@@ -282,7 +284,7 @@ def wait_for_answer(bootstrap: str, *, brokers: int = 1, alive: Any, timeout_s: 
 
 
 def wait_for_ack(bootstrap: str, *, topic: str, timeout_s: float) -> None:
-    """Returns when one record to `topic` (made on first use) is acknowledged by its leader. Raises TimeoutError."""
+    """Return when one record to `topic` (created on first use) is acknowledged by its leader. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     batch = record_batch([b"ready"])
     while time.monotonic() < deadline:

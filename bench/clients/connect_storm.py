@@ -1,9 +1,10 @@
-"""Clients that connect at a steady rate over TLS, each on a connection of its own, and go once the server has answered.
+"""Clients that connect over TLS at a steady rate, each on a new connection, and disconnect once the server has
+answered.
 
-Each sends the first message of a TLS 1.3 handshake; the server's answer has cost it the key exchange and the signature,
-which is what a handshake costs. One that has no answer after `WAIT_S` goes too. One thread over epoll; what cannot be
-offered in time is offered late, never left out. Prints one JSON object: how many were offered, answered, refused, and
-how long the offering took.
+Each sends the first message of a TLS 1.3 handshake; to answer, the server needs the key exchange and the signature, the
+main costs of a handshake. A client without an answer after `WAIT_S` disconnects too. One thread over epoll; connections
+that cannot be opened in time are opened late, never skipped. Prints one JSON object: how many connections were opened,
+answered, refused, and how long opening them took.
 """
 
 import argparse
@@ -22,7 +23,7 @@ MOST_OPEN = 8_000
 
 @dataclass(slots=True)
 class Storm:
-    """What came of the connections."""
+    """The outcome of the connections."""
 
     offered: int = 0
     answered: int = 0
@@ -31,7 +32,7 @@ class Storm:
 
 
 def first_message() -> bytes:
-    """A ClientHello of this Python's TLS."""
+    """Return a ClientHello of this Python's TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -42,7 +43,7 @@ def first_message() -> bytes:
 
 
 def run(address: tuple[str, int], *, rate: float, seconds: float) -> tuple[Storm, float]:
-    """Offers `rate * seconds` connections; what came of them, and the seconds that offering them took."""
+    """Open `rate * seconds` connections; return their outcome, and the seconds that opening them took."""
     storm, hello = Storm(), first_message()
     began: dict[socket.socket, float] = {}
     total = int(rate * seconds)

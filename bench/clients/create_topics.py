@@ -1,4 +1,4 @@
-"""Creates many topics of one partition with the stock admin client (confluent-kafka), a thousand to a request.
+"""Creates many topics of one partition with the stock admin client (confluent-kafka), a thousand per request.
 
 Prints one JSON object: seconds until every creation was answered, and until one Metadata answer showed all of them
 with a leader, which is when producers can use them.
@@ -13,11 +13,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 MOST_LOOKED_AT = 100_000
-"""Of more topics, the last that were created are looked at."""
+"""Most topics whose leaders are all checked; of more topics, only the last created ones are."""
 
 
 def led_topics(bootstrap: str, names: list[str] | None) -> int:
-    """How many of these topics (None: of all) one Metadata answer shows with a leader for each partition."""
+    """Return how many of these topics (None: of all) one Metadata response shows with a leader for each partition."""
     with wire.Client(bootstrap) as client:
         topics = client.metadata(names).topics
     return sum(1 for topic in topics if topic.partitions and all(each.leader_id >= 0 for each in topic.partitions))
@@ -34,7 +34,7 @@ def main() -> None:
     admin = AdminClient({"bootstrap.servers": options.bootstrap})
     admin.list_topics(timeout=30)
     names = [f"{options.prefix}-{index:06d}" for index in range(options.topics)]
-    # Metadata of hundreds of thousands costs this program more than creating them costs the server.
+    # Metadata of hundreds of thousands of topics costs this client more than creating them costs the server.
     looked_at = names[-options.at_once :] if len(names) > MOST_LOOKED_AT else None
     before = 0 if looked_at else led_topics(options.bootstrap, None)
 

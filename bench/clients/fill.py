@@ -1,7 +1,7 @@
 """Fills a server with topics and bytes over bare sockets, up to a goal or a time limit, whichever comes first.
 
-Prints one JSON object that says how far it came: topics created, topics with a message, bytes sent, and why it ended
-early if it did. A server that cannot take the goal is reported with what it took.
+Prints one JSON object with what was reached: topics created and given a message, bytes sent, and why it ended early if
+it did. A server that cannot reach the goal is reported with what it stored.
 """
 
 import argparse
@@ -16,15 +16,15 @@ from bench import wire
 AT_ONCE = 500
 """Topics in one request."""
 RECORD = 980
-"""Bytes of a record of the bulk: a thousand of them stay below 1 MiB, the largest batch by default."""
+"""Bytes of each record in bulk: a batch of a thousand stays below 1 MiB, the default maximum."""
 
 
 class OutOfTime(RuntimeError):
-    """The time limit came before the goal."""
+    """The time limit was reached before the goal."""
 
 
 def make_topics(client: wire.ToLeaders, *, names: list[str], value: bytes, deadline: float) -> None:
-    """Creates topics in one request and gives each one record in another. Raises OutOfTime, Refused."""
+    """Create topics in one request and write one record to each in another. Raises OutOfTime, Refused."""
     if time.monotonic() > deadline:
         raise OutOfTime("making topics took too long")
     client.create_topics(names)
@@ -40,7 +40,7 @@ def make_topics(client: wire.ToLeaders, *, names: list[str], value: bytes, deadl
 
 
 def pour(client: wire.ToLeaders, *, topics: list[str], octets: int, deadline: float) -> Iterator[int]:
-    """Produces batches of about 1 MB of 1,000 random records to the topics in turn; yields the size of each."""
+    """Produce batches of about 1 MB of 1,000 random records to the topics in turn; yield the size of each."""
     batch = wire.record_batch([os.urandom(RECORD) for _ in range(1000)])
     left = octets
     for topic in cycle(topics):

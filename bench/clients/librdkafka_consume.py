@@ -1,4 +1,4 @@
-"""One librdkafka consumer (confluent-kafka) that reads partition 0 of a topic from its beginning, defaults all over.
+"""One librdkafka consumer (confluent-kafka) that reads partition 0 of a topic from its beginning, with defaults.
 
 Prints one JSON object: records and bytes a second from assignment to the last record.
 """

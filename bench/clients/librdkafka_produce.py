@@ -1,9 +1,8 @@
 """One librdkafka producer (confluent-kafka), acks=all, records spread evenly over n topics of one partition each.
 
-The topics are created before. Prints one JSON object: records and bytes a second over what was acknowledged (the end
-offsets must say so too; what they have beyond it was sent twice), and the latency from produce() to acknowledgement of
-every 100th record. With one topic it hands records over with produce_batch, the fastest way that the client has, and
-takes no latencies.
+The topics are created first. Prints one JSON object: acknowledged records and bytes a second (verified by the end
+offsets; a surplus there was sent twice), and the latency from produce() to acknowledgement of every 100th record. With
+one topic it uses produce_batch, the client's fastest call, and measures no latencies.
 """
 
 import argparse
@@ -19,16 +18,16 @@ from confluent_kafka import Message, Producer
 SLAB = 10_000
 SAMPLE_EVERY = 100
 COUNT_S = 60.0
-"""How long leaders that change are asked again."""
+"""Seconds for which counting is retried while leaders change."""
 
 
 def topic_names(prefix: str, count: int) -> list[str]:
-    """The topics of a run: `prefix` alone for one."""
+    """Return the topics of a run: `prefix` itself for one."""
     return [prefix] if count == 1 else [f"{prefix}-{index:06d}" for index in range(count)]
 
 
 def produce_one_topic(producer: Producer, *, topic: str, records: int, size: int) -> None:
-    """Hands over `records` in slabs, waiting whenever the client's queue is full."""
+    """Produce `records` in slabs, waiting whenever the client's queue is full."""
     value = b"x" * size
     left = records
     while left:
@@ -41,7 +40,7 @@ def produce_one_topic(producer: Producer, *, topic: str, records: int, size: int
 def produce_spread(
     producer: Producer, *, topics: Iterator[str], records: int, size: int, deadline: float, latencies: list[float]
 ) -> None:
-    """Hands over record after record, each to the next topic; stops at the deadline (monotonic seconds)."""
+    """Produce record after record, each to the next topic; stop at the deadline (monotonic seconds)."""
     value = b"x" * size
 
     def sample(error: object, message: Message) -> None:
@@ -68,7 +67,7 @@ def produce_spread(
 
 
 def counted(bootstrap: str, topics: list[str]) -> int:
-    """The records that the topics hold; leaders that have just changed are asked again."""
+    """Return how many records the topics hold; retry while leaders change."""
     deadline = time.monotonic() + COUNT_S
     while True:
         try:

@@ -1,12 +1,12 @@
-"""Writes to a topic at the source and reads its copy at the target: throughput, and the lag of each record.
+"""Writes to a topic at the source and reads its copy at the target: measures throughput, and each record's lag.
 
 A record's first eight bytes are the time of its produce() call in nanoseconds, the next eight its number; the lag is
-what has passed when the record comes out of the consumer at the target, so it has everything in it: the producer's
-batching (5 ms), the acknowledgement's way, the copying, the consumer's fetch. `after_ack` is the part that came after
-the acknowledgement had come back to the producer. Both clients are confluent-kafka with its defaults (acks=all).
+the time until the consumer at the target returns the record, so it includes the producer's batching (5 ms), the
+acknowledgement, the copying, and the consumer's fetch. `after_ack` is the part after the producer had received the
+acknowledgement. Both clients are confluent-kafka with its defaults (acks=all).
 
-Without `--rate` the records are written as fast as the client can, and the rate is that at which the copy had them all:
-from the first produce() to the last record read. Prints one JSON object.
+Without `--rate` the records are written as fast as the client can, and the reported rate is that of the copy: from the
+first produce() to the last record read. Prints one JSON object.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 STAMP = struct.Struct(">qq")
 SIZE_LEAST = 100
 FIRST_WAIT_S = 120.0
-"""For the copy to be there, and its first record."""
+"""Seconds to wait for the copy, and for its first record."""
 MOST_QUEUED = 100_000
 
 
 class Reader(threading.Thread):
-    """Reads the copy from its beginning, and keeps the lags of the records that were stamped after `since`."""
+    """Reads the copy from its beginning, and keeps the lags of the records stamped after `since`."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(daemon=True)
@@ -35,28 +35,28 @@ class Reader(threading.Thread):
         self._partitions = partitions
         self.since = 0
         self.lags: list[int] = []
-        """Nanoseconds."""
+        """The records' lags in nanoseconds."""
         self.numbers: list[int] = []
-        """Of the same records."""
+        """The numbers of the same records."""
         self.last = 0.0
-        """When the last record came, on the monotonic clock."""
+        """When the last record was read, on the monotonic clock."""
         self.error: BaseException | None = None
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Until `end`."""
+        """Read until `end` is called."""
         try:
             self._read()
-        except BaseException as error:  # told by whoever waits for records
+        except BaseException as error:  # raised by `wait_for`
             self.error = error
 
     def end(self) -> None:
-        """Stop."""
+        """Stop reading, and wait for the thread."""
         self._ended.set()
         self.join()
 
     def wait_for(self, count: int, timeout_s: float) -> None:
-        """Until so many records were kept. Raises SystemExit."""
+        """Wait until `count` records were kept. Raises SystemExit."""
         deadline = time.monotonic() + timeout_s
         while len(self.lags) < count:
             if self.error is not None:
@@ -80,7 +80,7 @@ class Reader(threading.Thread):
             self._await_copy(consumer)
             consumer.assign([TopicPartition(self._topic, index, 0) for index in range(self._partitions)])
             while not self._ended.is_set():
-                first = consumer.poll(0.1)  # returns with the first; consume() waits until it has as many as it may
+                first = consumer.poll(0.1)  # returns at the first record; consume() waits for a full batch
                 if first is None:
                     continue
                 for message in (first, *consumer.consume(500, 0)):
@@ -89,7 +89,7 @@ class Reader(threading.Thread):
                             raise KafkaException(error)
                         continue
                     if len(value := message.value() or b"") < SIZE_LEAST:
-                        continue  # what tried whether the topic takes records
+                        continue  # a record that tested whether the topic accepts records
                     stamp, number = STAMP.unpack_from(value)
                     if stamp >= self.since > 0:
                         self.numbers.append(number)
@@ -121,7 +121,9 @@ def write(
     rate: float | None,
     acks: dict[int, float],
 ) -> int:
-    """Writes to the partitions in turn; how many records were refused. `acks`: number of a record, and its seconds."""
+    """Write to the partitions in turn; return how many records were refused. `acks`: a record's seconds until its
+    acknowledgement, by its number.
+    """
     refused = 0
     filler = b"x" * (size - STAMP.size)
 

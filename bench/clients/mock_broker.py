@@ -1,4 +1,4 @@
-"""librdkafka's built-in mock broker: it answers at once and keeps nothing on disk, so it shows a client's own limit."""
+"""librdkafka's built-in mock broker: it answers at once and stores nothing, so it shows a client's own limit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 @contextmanager
 def mock_broker(bootstrap: str | None) -> Iterator[str]:
-    """Yields `bootstrap` as it is, or the address of a mock broker that lives as long as the context."""
+    """Yield `bootstrap` unchanged, or for None the address of a mock broker that lives as long as the context."""
     if bootstrap is not None:
         yield bootstrap
         return

@@ -1,9 +1,9 @@
-"""Produce requests of one record each, to one topic after the other, by 32 connections that wait for each answer.
+"""Produce requests of one record each, to one topic after the other, over 32 connections that wait for each response.
 
-The topics have one partition and are there already; each connection goes to one node, for topics that it leads. Every
-topic gets one record before anything is counted; where a topic's leader changes while requests are counted, counting
-begins anew. Meant for what a request costs the server as topics become many, so it prints requests, and the server's
-CPU seconds over them (of the processes in `--pids`).
+The topics have one partition and exist already; each connection goes to one node, for topics that it leads. Every topic
+gets one record before counting starts; if a topic's leader changes while requests are counted, counting restarts.
+Measures what a request costs the server as topics become many: prints the request rate, and the server's CPU time per
+request (of the processes in `--pids`).
 """
 
 import argparse
@@ -21,16 +21,16 @@ ERROR = struct.Struct(">h")
 CONNECTIONS = 32
 ATTEMPTS = 5
 SETTLED_S = 120.0
-"""By then new topics have the leaders that they keep."""
+"""Seconds within which new topics get the leaders that they keep."""
 
 
 @dataclass(slots=True)
 class Sender:
-    """A connection with one request under way at most, over its share of the topics."""
+    """A connection with at most one request in flight, for its share of the topics."""
 
     connection: socket.socket
     requests: list[tuple[bytes, int]]
-    """Each with the place of the error code in its answer."""
+    """Each request with the position of the error code in its response."""
     at: int = 0
     idle: bool = True
 
@@ -39,7 +39,7 @@ class Sender:
         self.connection.sendall(self.requests[self.at][0])
 
     def receive(self) -> None:
-        """Takes the answer. Raises Refused, OSError."""
+        """Read the response. Raises Refused, OSError."""
         size = wire.SIZE.unpack(self._exactly(4))[0]
         body = self._exactly(size)
         (error,) = ERROR.unpack_from(body, self.requests[self.at][1])
@@ -59,7 +59,7 @@ class Sender:
 
 
 def senders(bootstrap: str, topics: list[str]) -> list[Sender]:
-    """The connections, spread over the topics' leaders, none of them connected to a node that leads nothing."""
+    """Return the connections, spread over the topics' leaders, without nodes that lead none."""
     batch = wire.record_batch([b"x" * 100])
     by_leader: dict[str, list[str]] = {}
     for at in range(0, len(topics), wire.AT_ONCE):
@@ -80,7 +80,7 @@ def senders(bootstrap: str, topics: list[str]) -> list[Sender]:
 
 
 def run(every: list[Sender], *, requests: int) -> None:
-    """So many requests in all, each connection with one under way. Raises Refused, TimeoutError, OSError."""
+    """Send `requests` requests in total, with one in flight per connection. Raises Refused, TimeoutError, OSError."""
     left = requests
     with selectors.EpollSelector() as selector:
         for sender in every:
@@ -99,7 +99,8 @@ def run(every: list[Sender], *, requests: int) -> None:
 
 
 def warmed(bootstrap: str, topics: list[str], *, requests: int) -> list[Sender]:
-    """Connections over which each topic got a record; begins anew while leaders change. Raises Refused, OSError."""
+    """Return connections over which each topic got a record; start again while leaders change. Raises Refused, OSError.
+    """
     deadline = time.monotonic() + SETTLED_S
     while True:
         every = senders(bootstrap, topics)
@@ -115,7 +116,7 @@ def warmed(bootstrap: str, topics: list[str], *, requests: int) -> list[Sender]:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """CPU time that the processes have used."""
+    """Return the CPU time used by the processes."""
     return sum(times.user + times.system for times in (psutil.Process(pid).cpu_times() for pid in pids))
 
 

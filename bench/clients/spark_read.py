@@ -1,7 +1,7 @@
-"""Reads a topic's whole backlog as a Spark batch and adds it up: rows, bytes of values, largest offset.
+"""Reads a topic's whole backlog as a Spark batch and aggregates it: rows, bytes of values, largest offset.
 
-`--source headrace` is our data source, `--source kafka` Spark's own connector. The same query runs several times in
-one session; the first pays for Spark's warm-up. Prints one JSON object with the seconds of each.
+`--source headrace` is our data source, `--source kafka` Spark's own connector. The same query runs several times in one
+session; the first run includes Spark's warm-up. Prints one JSON object with the seconds of each run.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import headrace_spark
 
 
 def session(source: str) -> SparkSession:
-    """A local session on every core; with the connector's jars if it reads by them."""
+    """Return a local session on all cores, with the connector's jars if it is used."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
@@ -34,7 +34,7 @@ def session(source: str) -> SparkSession:
 
 
 def backlog(spark: SparkSession, *, source: str, bootstrap: str, topic: str) -> DataFrame:
-    """The topic from its first to its last offset."""
+    """Return the topic from its first to its last offset."""
     if source == "kafka":
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
         return spark.read.format("kafka").options(**options).load()

@@ -1,8 +1,8 @@
 """One librdkafka producer (confluent-kafka, acks=all, its defaults) at a steady rate over the partitions of a topic.
 
-Runs until a line comes on standard input. Prints one JSON object: how many records were acknowledged and refused, and
-each time that a partition went without an acknowledgement for longer than `--least-s`: [partition, begin, end] in
-seconds since the epoch.
+Runs until a line arrives on standard input. Prints one JSON object: how many records were acknowledged and refused, and
+each period in which a partition had no acknowledgement for longer than `--least-s`: [partition, begin, end] in seconds
+since the epoch.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from confluent_kafka import Message, Producer
 
 
 class Gaps:
-    """When each partition was last acknowledged, and the silences between."""
+    """When each partition was last acknowledged, and the gaps between acknowledgements."""
 
     def __init__(self, partitions: int, least_s: float, clock: Callable[[], float] = time.time) -> None:
         self._least = least_s
@@ -31,14 +31,14 @@ class Gaps:
             self.refused += 1
             return
         self.acknowledged += 1
-        self._silence(int(message.partition() or 0))
+        self._note_gap(int(message.partition() or 0))
 
     def end(self) -> None:
-        """What is silent now has been so until now."""
+        """Count the time since each partition's last acknowledgement as a gap too."""
         for partition in range(len(self._last)):
-            self._silence(partition)
+            self._note_gap(partition)
 
-    def _silence(self, partition: int) -> None:
+    def _note_gap(self, partition: int) -> None:
         now = self._clock()
         if now - self._last[partition] > self._least:
             self.found.append((partition, self._last[partition], now))

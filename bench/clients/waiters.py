@@ -1,9 +1,9 @@
-"""32 producers that each wait for the acknowledgement before they send the next record: one record of 100 bytes in a
+"""32 producers that each wait for the acknowledgement before they send the next record: one record of 100 bytes per
 request, no linger, acks=all, each on its own connection, all in one thread over epoll.
 
-Bare sockets, because here the client must cost little: requests are encoded once, and only the correlation id, the
-error code and the base offset of each answer are looked at. Without `--bootstrap` it runs the same loop against
-librdkafka's built-in mock broker, which stores nothing: the client's own limit on this machine.
+It uses bare sockets because the client must cost little: requests are encoded once, and only the error code and the
+base offset of each response are checked. Without `--bootstrap` it runs the same loop against librdkafka's built-in mock
+broker, which stores nothing: the client's own limit on this machine.
 
 Prints one JSON object: requests a second, latencies from send to answer.
 """
@@ -26,7 +26,7 @@ RESULT = struct.Struct(">hq")
 
 @dataclass(slots=True)
 class Waiter:
-    """One producer: its connection, its request, when it last sent."""
+    """One producer: its connection, its request, and when it last sent."""
 
     connection: socket.socket
     request: bytes
@@ -39,14 +39,14 @@ class Waiter:
 
 
 def _answer(body: bytes, *, topic_length: int) -> None:
-    """Checks one answer (size, correlation id, one topic, one partition). Raises Refused."""
+    """Check one response (size, correlation id, one topic, one partition). Raises Refused."""
     error, offset = RESULT.unpack_from(body, 4 + 4 + 4 + 2 + topic_length + 4 + 4)
     if error or offset < 0:
         raise wire.Refused(f"error code {error}, base offset {offset}")
 
 
 def run(bootstrap: str, *, topic: str, producers: int, size: int, warm_up_s: float, seconds: float) -> list[int]:
-    """Runs the loops; returns the latency of each answer after the warm-up, nanoseconds. Raises Refused, OSError."""
+    """Run the loops; return the latency of each response after the warm-up, in nanoseconds. Raises Refused, OSError."""
     wire.wait_for_ack(bootstrap, topic=topic, timeout_s=60.0)
     batch = wire.record_batch([b"x" * size])
     request = wire.produce_request({topic: batch})

@@ -1,8 +1,8 @@
 """32 stock librdkafka producers in one process, a thread each, that wait for each acknowledgement: produce one record
 of 100 bytes with no linger, poll until it is delivered, produce the next.
 
-The threads share Python's interpreter lock, so this client has a limit of its own well below a server's; without
-`--bootstrap` it measures that limit against librdkafka's mock broker. Prints one JSON object.
+The threads share Python's interpreter lock, so this client's own limit is well below a server's; without `--bootstrap`
+it measures that limit against librdkafka's mock broker. Prints one JSON object.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from confluent_kafka import Message, Producer
 
 
 def wait_for_each(bootstrap: str, *, topic: str, size: int, start: float, end: float, latencies: list[float]) -> None:
-    """One producer's loop until `end`; latencies (seconds) are those after `start` (both monotonic seconds)."""
+    """Run one producer's loop until `end`; add latencies (seconds) after `start` (both monotonic seconds)."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
     value = b"x" * size
     delivered: list[object] = []

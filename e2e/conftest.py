@@ -1,4 +1,4 @@
-"""kind once a session; a namespace with a cluster of three nodes for each module."""
+"""Fixtures: kind once per session; a namespace with a cluster of three nodes for each module."""
 
 import uuid
 from collections.abc import Iterator
@@ -16,8 +16,9 @@ SPARK_IMAGES = {"spark_image", "spark_worker"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on kind take their time, and what they are set up with takes its own. Those with Spark come last: gigabytes
-    of its image are written to the disk of all nodes, and some disks stand still after that."""
+    """Give tests on kind, whose fixtures take long, a time-out for the function only. Run those with Spark last:
+    gigabytes of its image are written to the disks of all nodes, and some disks stall after that.
+    """
     items.sort(key=lambda item: not SPARK_IMAGES.isdisjoint(getattr(item, "fixturenames", ())))
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
@@ -26,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """With a failure goes what the last cluster looked like."""
+    """Add the last cluster's state to the report of a failure."""
     report = yield
     if report.when != "teardown" and report.failed and kube.Cluster.last is not None:
         report.sections.append(("The cluster", kube.traces(kube.Cluster.last)))
@@ -35,7 +36,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """A line for each failure at the very end: messages hold the events of the cluster, and logs are often cut."""
+    """Print a line for each failure at the very end: messages hold the cluster's events, and logs are often truncated.
+    """
     yield
     for failed in terminalreporter.getreports("failed") + terminalreporter.getreports("error"):
         message = getattr(getattr(failed.longrepr, "reprcrash", None), "message", str(failed.longrepr))
@@ -44,12 +46,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 
 @pytest.fixture(scope="session")
 def kind() -> None:
-    """A cluster of Kubernetes with the charts installed, left running for the next session."""
+    """A Kubernetes cluster with the charts installed, left running for the next session."""
     kube.set_up()
     if kube.BUILDS:
         kube.build(["node", "operator"])
     kube.install()
-    if kube.BUILDS:  # under the tag that it may run already
+    if kube.BUILDS:  # the tag is the same as that of the running image
         kube.kubectl("rollout", "restart", "deployment/headrace", "-n", kube.SYSTEM)
         kube.kubectl("rollout", "status", "deployment/headrace", "-n", kube.SYSTEM, "--timeout=120s", timeout_s=150)
 
@@ -74,7 +76,7 @@ def three(namespace: str) -> Iterator[kube.Cluster]:
 
 @pytest.fixture(scope="session")
 def spark_worker(kind: None) -> str:
-    """A worker that has the image of StreamJobs: to load it into one takes a third of the time."""
+    """A worker that has the image of StreamJobs: loading it to one worker takes a third of the time."""
     worker = kube.workers()[0]
     if kube.BUILDS:
         kube.build(["spark"], on=[worker])
@@ -83,7 +85,7 @@ def spark_worker(kind: None) -> str:
 
 @pytest.fixture(scope="session")
 def spark_image(spark_worker: str) -> None:
-    """The image of StreamJobs, in every worker."""
+    """The image of StreamJobs, on every worker."""
     others = [each for each in kube.workers() if each != spark_worker]
     if kube.BUILDS and others:
         kube.load(["spark"], on=others)

@@ -1,10 +1,10 @@
-"""kubectl, helm and docker for the tests on kind; and a StreamCluster as the load of the cluster tests sees one.
+"""kubectl, helm and docker for the tests on kind; and a StreamCluster with the interface that the tests' load expects.
 
-Tests change a cluster as users do, by kubectl and helm. They look at it by Kubernetes' own client for Python, which is
-asked several times a second and needs no process for it.
+Tests change a cluster as users do, by kubectl and helm. They read it by Kubernetes' own client for Python, several times
+a second, without a process for each look.
 
-What a test measures goes to a report, one JSON line a behaviour: HEADRACE_E2E_REPORT names its file.
-HEADRACE_E2E_TAG names a tag of images that the workers have already; else they are built.
+Measurements are written to a report, one JSON line per behaviour: HEADRACE_E2E_REPORT names its file.
+HEADRACE_E2E_TAG names a tag of images that the workers have already; otherwise images are built.
 """
 
 import base64
@@ -46,18 +46,18 @@ SYSTEM = "headrace-system"
 """The operator's namespace."""
 REPORT = Path(os.environ.get("HEADRACE_E2E_REPORT", Path(__file__).with_name("report.jsonl")))
 SHARED = Path(__file__).with_name(".shared")
-"""What all workers mount as /shared; the kit has a folder of its own."""
+"""The folder that all workers mount as /shared; the kit has its own."""
 
 Body = dict[str, Any]
 
 
 def uses_kit() -> bool:
-    """Whether kind comes from the kit, for machines without an image registry (HEADRACE_E2E_KIT=1)."""
+    """Return whether kind comes from the kit, for machines without an image registry (HEADRACE_E2E_KIT=1)."""
     return os.environ.get("HEADRACE_E2E_KIT") == "1"
 
 
 def run(*command: str, stdin: str | None = None, timeout_s: float = 300, check: bool = True) -> str:
-    """A command's output. Raises with what it said on stderr."""
+    """Return a command's output. Raises AssertionError with its stderr."""
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
     if check and done.returncode:
         raise AssertionError(f"{' '.join(command)[:300]} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
@@ -65,12 +65,12 @@ def run(*command: str, stdin: str | None = None, timeout_s: float = 300, check: 
 
 
 def kubectl(*arguments: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
-    """kubectl's output."""
+    """Return kubectl's output."""
     return run("kubectl", *arguments, stdin=stdin, timeout_s=timeout_s, check=check)
 
 
 def report(behaviour: str, seconds: float, **figures: float | str) -> None:
-    """Note what a test has measured, for docs/e2e.md; behaviours have the numbers that they have there."""
+    """Write what a test measured, for docs/e2e.md; behaviours are numbered as there."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
     told = {name: round(each, 2) if isinstance(each, float) else each for name, each in figures.items()}
     line = json.dumps({"behaviour": behaviour, "test": test, "seconds": round(seconds, 1), "figures": told})
@@ -80,7 +80,7 @@ def report(behaviour: str, seconds: float, **figures: float | str) -> None:
 
 
 def below(value: float, limit: float) -> str:
-    """A figure that has to be below a limit, as it is reported."""
+    """Check that a value is below a limit, and return it in the report's form."""
     limit *= PATIENCE
     assert value < limit, f"{value:.2f} is not below {limit:g}"
     return f"{value:.{0 if value >= 100 else 1 if value >= 1 else 2}f} (below {round(limit, 1):g})"
@@ -88,13 +88,13 @@ def below(value: float, limit: float) -> str:
 
 @cache
 def _api() -> DynamicClient:
-    """The cluster of `set_up`, by the kubeconfig that kubectl reads."""
+    """Return a client of the cluster that the kubeconfig names."""
     known_kinds = Path(tempfile.mkdtemp(prefix="headrace-e2e-")) / "discovery.json"
     return DynamicClient(config.new_client_from_config(), cache_file=str(known_kinds))
 
 
 def _resource(kind: str) -> Any:
-    """The API of a kind, which has any of the names that kubectl knows it by. Raises AssertionError for none."""
+    """Return the API of a kind, given by any name that kubectl takes for it. Raises AssertionError if there is none."""
     for _ in range(2):
         found = [
             each
@@ -105,12 +105,12 @@ def _resource(kind: str) -> Any:
         ]
         if found:
             return min(found, key=lambda each: each.group or "")
-        _api().resources.invalidate_cache()  # its CRD may be new
+        _api().resources.invalidate_cache()  # its CRD may have been added since
     raise AssertionError(f"the API server knows no {kind}")
 
 
 def _read(kind: str, **which: str) -> Body:
-    """Raises AssertionError where the server refuses or does not answer, ApiException (404) where there is none."""
+    """Raises ApiException for an object that does not exist, AssertionError for any other failure."""
     try:
         return dict(_resource(kind).get(**which, _request_timeout=(5, 60)).to_dict())
     except ApiException as error:
@@ -122,7 +122,7 @@ def _read(kind: str, **which: str) -> Body:
 
 
 def get(kind: str, name: str, namespace: str = "") -> Body | None:
-    """An object; None: there is none. Raises AssertionError where the server does not answer."""
+    """Return an object, or None if it does not exist. Raises AssertionError if it cannot be read."""
     try:
         return _read(kind, name=name, **({"namespace": namespace} if namespace else {}))
     except ApiException:
@@ -130,18 +130,18 @@ def get(kind: str, name: str, namespace: str = "") -> Body | None:
 
 
 def listed(kind: str, namespace: str = "", *, labels: str = "") -> list[Body]:
-    """Objects, of all namespaces if none is given. Raises AssertionError where the server does not answer."""
+    """Return objects, of all namespaces if none is given. Raises AssertionError if they cannot be read."""
     within = {"namespace": namespace} if namespace else {}
     return list(_read(kind, **within, **({"label_selector": labels} if labels else {}))["items"])
 
 
 def apply(*manifests: Body) -> None:
-    """Have objects be so."""
+    """Apply objects."""
     kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)}))
 
 
 def until(what: str, condition: Callable[[], Any], *, timeout_s: float = 120, every_s: float = 0.5) -> Any:
-    """What the condition gives, once it gives something."""
+    """Wait until the condition returns something true, and return that."""
     timeout_s *= PATIENCE
     deadline = time.monotonic() + timeout_s
     last: object = None
@@ -159,7 +159,7 @@ def until(what: str, condition: Callable[[], Any], *, timeout_s: float = 120, ev
 
 
 def condition(body: Body | None, type: str) -> tuple[str, str, str]:
-    """(status, reason, message) of a condition; ("", "", "") where there is none."""
+    """Return (status, reason, message) of a condition; ("", "", "") if there is none."""
     for each in ((body or {}).get("status") or {}).get("conditions", []):
         if each["type"] == type:
             return each["status"], each["reason"], each["message"]
@@ -167,7 +167,7 @@ def condition(body: Body | None, type: str) -> tuple[str, str, str]:
 
 
 def is_ready(kind: str, name: str, namespace: str) -> bool:
-    """Whether its condition Ready is true, of its present generation."""
+    """Return whether the condition Ready is true for the present generation."""
     body = get(kind, name, namespace)
     if body is None or (body.get("status") or {}).get("observedGeneration") != body["metadata"]["generation"]:
         return False
@@ -175,7 +175,7 @@ def is_ready(kind: str, name: str, namespace: str) -> bool:
 
 
 def resource(kind: str, name: str, namespace: str, spec: Body, **metadata: Any) -> Body:
-    """One of ours."""
+    """Return one of Headrace's resources."""
     return {
         "apiVersion": "headrace.dev/v1alpha1",
         "kind": kind,
@@ -185,7 +185,7 @@ def resource(kind: str, name: str, namespace: str, spec: Body, **metadata: Any) 
 
 
 def client_of(secret: str, namespace: str, **more: Any) -> dict[str, Any]:
-    """librdkafka's properties for a client outside, by a StreamUser's Secret."""
+    """Return librdkafka's properties for a client outside, from a StreamUser's Secret."""
     entries = held(secret, namespace)
     told = dict(line.split("=", 1) for line in entries["client.properties"].splitlines())
     files = [name for name in told if name.endswith(".location")]
@@ -194,13 +194,13 @@ def client_of(secret: str, namespace: str, **more: Any) -> dict[str, Any]:
 
 
 def held(secret: str, namespace: str) -> dict[str, str]:
-    """What a Secret holds."""
+    """Return the decoded content of a Secret."""
     found = until(f"there is a Secret {secret}", lambda: get("secret", secret, namespace))
     return {name: base64.b64decode(value).decode() for name, value in found["data"].items()}
 
 
 def secret_texts(namespace: str) -> set[str]:
-    """What of a namespace's Secrets is nowhere else: passwords, a line of each key, the clusters' own secrets."""
+    """Return texts that must be only in a namespace's Secrets: passwords, a line of each key, the clusters' secrets."""
     found = set()
     for body in listed("secrets", namespace):
         for name, encoded in body.get("data", {}).items():
@@ -215,12 +215,12 @@ def secret_texts(namespace: str) -> set[str]:
 
 
 def tagged(image: str, tag: str) -> str:
-    """The name of an image with another tag."""
+    """Return the name of an image with another tag."""
     return f"{IMAGES[image].partition(':')[0]}:{tag}"
 
 
 def build(images: Sequence[str], *, on: Sequence[str] = (), source: Path = ROOT, tag: str = TAG) -> None:
-    """Build images from a checkout, this one if none is said, and load them (see `load`)."""
+    """Build images from a checkout, by default this one, and load them (see `load`)."""
     for image in images:
         arguments = ["--build-arg", f"BASE_IMAGE={KIT_BASE}", "--network", "host"] if uses_kit() else []
         dockerfile = str(source / DOCKERFILES[image])
@@ -232,13 +232,13 @@ def build(images: Sequence[str], *, on: Sequence[str] = (), source: Path = ROOT,
 
 
 def load(images: Sequence[str], *, on: Sequence[str] = (), tag: str = TAG) -> None:
-    """Load images that were built into these workers, or into all."""
+    """Load built images to these workers, or to all."""
     names = [tagged(image, tag) for image in images]
     run("kind", "load", "docker-image", "--name", NAME, "--nodes", ",".join(on or workers()), *names, timeout_s=900)
 
 
 def set_up() -> None:
-    """A kind cluster, and how to reach it."""
+    """Create a kind cluster, and set how to reach it."""
     if uses_kit():
         config = run(str(KIT), "up", NAME, str(WORKERS), timeout_s=3600).strip().splitlines()[-1]
         bin_folder = Path(os.environ.get("KIND_KIT_CACHE", "/var/cache/kind-kit")) / "bin"
@@ -259,7 +259,7 @@ def set_up() -> None:
 
 
 def tag_on_workers(image: str, tag: str) -> str:
-    """One more tag of an image that the workers have; its name."""
+    """Add a tag to an image on all workers; return its name."""
     for worker in workers():
         tags = f"docker.io/{IMAGES[image]}", f"docker.io/{tagged(image, tag)}"
         run("docker", "exec", worker, "ctr", "-n", "k8s.io", "images", "tag", "--force", *tags)
@@ -267,13 +267,13 @@ def tag_on_workers(image: str, tag: str) -> str:
 
 
 def workers() -> list[str]:
-    """Their names, which are those of their containers."""
+    """Return the workers' names, which are also those of their containers."""
     return [each["metadata"]["name"] for each in listed("nodes", labels="!node-role.kubernetes.io/control-plane")]
 
 
 @contextlib.contextmanager
 def stopped(worker: str) -> Iterator[None]:
-    """A worker is stopped while inside."""
+    """Stop a worker while the context is active."""
     try:
         run("docker", "stop", worker)
         yield
@@ -282,7 +282,7 @@ def stopped(worker: str) -> Iterator[None]:
 
 
 def delete_namespace(name: str, *, within_s: float) -> float:
-    """Have it be gone, with all that is in it; how long that took."""
+    """Delete a namespace with its content; return the seconds that it took."""
     began = time.monotonic()
     kubectl("delete", "namespace", name, "--wait=false")
 
@@ -296,7 +296,7 @@ def delete_namespace(name: str, *, within_s: float) -> float:
 
 
 def operator_pod() -> str:
-    """The operator's, once it is ready."""
+    """Return the operator's pod, once it is ready."""
 
     def found() -> str:
         for pod in listed("pods", SYSTEM, labels="app.kubernetes.io/name=headrace-operator"):
@@ -308,14 +308,14 @@ def operator_pod() -> str:
 
 
 def operator_figures() -> dict[str, float]:
-    """What it counts, by name and labels."""
+    """Return the operator's metrics, by name and labels."""
     path = f"/api/v1/namespaces/{SYSTEM}/pods/{operator_pod()}:8080/proxy/metrics"
     lines = [each.rpartition(" ") for each in kubectl("get", "--raw", path).splitlines() if not each.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 
 
 def operator_process() -> tuple[float, float]:
-    """What its process takes of memory, in MiB, and has taken of a core, in seconds."""
+    """Return the memory of the operator's process, in MiB, and its CPU time, in seconds."""
     command = ("exec", operator_pod(), "-n", SYSTEM, "--", "cat", "/proc/1/status", "/proc/1/stat")
     lines = kubectl(*command).splitlines()
     resident = next(int(each.split()[1]) for each in lines if each.startswith("VmRSS"))
@@ -324,7 +324,7 @@ def operator_process() -> tuple[float, float]:
 
 
 def is_up(pod: Body) -> bool:
-    """Whether it is ready, and stays."""
+    """Return whether a pod is ready and is not being deleted."""
     if pod["metadata"].get("deletionTimestamp"):
         return False
     conditions = (pod.get("status") or {}).get("conditions", [])
@@ -332,7 +332,9 @@ def is_up(pod: Body) -> bool:
 
 
 def traces(cluster: "Cluster") -> str:
-    """For a failed test: how far the cluster is, what Kubernetes and the operator last did, and who is not well."""
+    """Return, for a failed test, the cluster's state, the latest events and operator logs, and the pods that are not
+    ready.
+    """
 
     def unwell() -> str:
         pods = [each for each in listed("pods") if not is_up(each)]
@@ -357,7 +359,7 @@ def traces(cluster: "Cluster") -> str:
 
 
 def waits_for(pod: Body) -> str:
-    """What it has yet to be, in a word or two."""
+    """Return what a pod waits for, in a word or two."""
     if is_up(pod):
         return "is ready"
     status = pod.get("status") or {}
@@ -371,21 +373,21 @@ def waits_for(pod: Body) -> str:
 
 
 def uninstall() -> None:
-    """Both charts."""
+    """Uninstall both charts."""
     run("helm", "uninstall", "headrace", "-n", SYSTEM, "--wait", "--timeout", "180s", timeout_s=240)
     run("helm", "uninstall", "headrace-crds", "-n", SYSTEM)
 
 
 def forgive_commits(load: Any) -> None:
-    """For a while there is nobody to commit to; what is lost by it the checker sees all the same."""
+    """Let failed offset commits pass: for a while there is no coordinator; the checker still detects lost records."""
     for member in load.members:
         member.forgives = lambda error: True
 
 
 def install(namespace: str = SYSTEM, *, source: Path = ROOT, tag: str = TAG, **values: str) -> None:
-    """Both charts of a checkout, as README says, with the images of a tag: those of this checkout if none is said.
+    """Install both charts of a checkout, as in README, with images of a tag, by default this checkout's.
 
-    The operator looks after all namespaces, where `values` do not say otherwise: each test module has its own.
+    The operator watches all namespaces unless `values` say otherwise: each test module has its own.
     """
     charts = source / "charts"
     run(
@@ -401,7 +403,7 @@ def install(namespace: str = SYSTEM, *, source: Path = ROOT, tag: str = TAG, **v
     given = {"image": "operator", "nodeImage": "node", "sparkImage": "spark"}
     sets = [f"{value}.repository={IMAGES[image].partition(':')[0]}" for value, image in given.items()]
     sets += [f"{value}.tag={tag}" for value in given]
-    if source == ROOT:  # where nothing is said, an older chart means all namespaces, and knows of no `*`
+    if source == ROOT:  # an older chart watches all namespaces by default, and does not know `*`
         values = {"namespaces": "{*}", **values}
     sets += [f"{name}={value}" for name, value in values.items()]
     run(
@@ -412,13 +414,13 @@ def install(namespace: str = SYSTEM, *, source: Path = ROOT, tag: str = TAG, **v
 
 
 def in_sync(container: Body) -> set[int]:
-    """The nodes of a container's status that are."""
+    """Return the nodes in a container's in-sync set."""
     return {each["node"] for each in container["inSync"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A storage node as a client outside meets it."""
+    """A storage node as a client outside sees it."""
 
     node_id: int
     pod: str
@@ -429,10 +431,10 @@ class Node:
 
 
 class Cluster:
-    """A StreamCluster, for those who load it from outside (kit.cluster_clients.Load)."""
+    """A StreamCluster, for load from outside (kit.cluster_clients.Load)."""
 
     last: "Cluster | None" = None
-    """The one that was made last."""
+    """The cluster that was created last."""
 
     def __init__(self, name: str, namespace: str, **spec: Any) -> None:
         self.name = name
@@ -448,12 +450,12 @@ class Cluster:
         Cluster.last = self
 
     def apply(self, **changes: Any) -> None:
-        """Have it be so."""
+        """Apply the StreamCluster with changes."""
         self.spec |= changes
         apply(resource("StreamCluster", self.name, self.namespace, self.spec))
 
     def await_ready(self, timeout_s: float = 240) -> None:
-        """Until it has its pods, each container has all the replicas that it can have, and Ready is true."""
+        """Wait until the cluster has its pods, each container all replicas that it can have, and Ready is true."""
 
         def ready() -> bool:
             up = [pod for pod in self.pods() if is_up(pod)]
@@ -472,21 +474,21 @@ class Cluster:
 
     @property
     def body(self) -> Body:
-        """As it is."""
+        """The StreamCluster as it is now."""
         found = get("streamcluster", self.name, self.namespace)
         assert found is not None
         return found
 
     @property
     def bootstrap(self) -> str:
-        """Where clients outside begin."""
+        """The bootstrap addresses for clients outside."""
         return str(
             until("the cluster has addresses outside", lambda: (self.body.get("status") or {}).get("externalBootstrap"))
         )
 
     @property
     def nodes(self) -> Mapping[int, Node]:
-        """Its storage nodes that have an address outside, by id."""
+        """The storage nodes that have an address outside, by id."""
         up = {pod["metadata"]["name"] for pod in self.pods() if is_up(pod)}
         found = {}
         for each in self.storage_nodes():
@@ -498,37 +500,37 @@ class Cluster:
         return found
 
     def pods(self) -> list[Body]:
-        """Its nodes' pods."""
+        """Return the nodes' pods."""
         return listed("pods", self.namespace, labels=self._labels(component=True))
 
     def standing(self) -> str:
-        """How far its pods are: what each waits for, the nodes that have registered, and what is said of its size."""
+        """Return the state of the pods: what each waits for, the registered nodes, and the condition Sized."""
         pods = [f"{each['metadata']['name']} {waits_for(each)}" for each in self.pods()]
         claims = listed("persistentvolumeclaims", self.namespace, labels=self._labels(component=True))
         unbound = [each["metadata"]["name"] for each in claims if (each.get("status") or {}).get("phase") != "Bound"]
         return f"nodes {sorted(self.ids())}; {', '.join(pods)}; unbound {unbound}; {self.condition('Sized')}"
 
     def claims(self) -> dict[str, str]:
-        """The uids of its pods' claims, by name."""
+        """Return the uids of the pods' claims, by name."""
         found = listed("persistentvolumeclaims", self.namespace, labels=self._labels(component=True))
         return {each["metadata"]["name"]: each["metadata"]["uid"] for each in found}
 
     def storage_nodes(self) -> list[Body]:
-        """Its StorageNodes that have registered."""
+        """Return the StorageNodes that have registered."""
         found = listed("storagenodes", self.namespace, labels=self._labels())
         return [each for each in found if (each.get("status") or {}).get("nodeId")]
 
     def ids(self) -> set[int]:
-        """Of its storage nodes."""
+        """Return the ids of the storage nodes."""
         return {each["status"]["nodeId"] for each in self.storage_nodes()}
 
     def containers(self) -> dict[int, Body]:
-        """The status of its StorageContainers, by id."""
+        """Return the status of the StorageContainers, by id."""
         found = [each["status"] for each in listed("storagecontainers", self.namespace, labels=self._labels())]
         return {each["containerId"]: each for each in found if each["state"] != "deleted"}
 
     def lives(self) -> dict[str, tuple[str, int]]:
-        """By pod, what another one, or another process in it, changes."""
+        """Return, by pod, an identity that changes with a new pod, or a new process in it."""
         return {
             pod["metadata"]["name"]: (
                 pod["metadata"]["uid"],
@@ -541,20 +543,22 @@ class Cluster:
         return f"headrace.dev/cluster={self.name}{',app.kubernetes.io/component=storage' if component else ''}"
 
     def condition(self, type: str) -> tuple[str, str, str]:
-        """(status, reason, message)."""
+        """Return (status, reason, message)."""
         return condition(self.body, type)
 
     def scale(self, nodes: int) -> None:
-        """As a user does."""
+        """Scale the cluster as a user does."""
         self.spec["nodes"] = nodes
         kubectl("scale", "streamcluster", self.name, "-n", self.namespace, f"--replicas={nodes}")
 
     def kill(self, pod: str) -> None:
-        """SIGKILL to the process of a pod."""
+        """Send SIGKILL to the process of a pod."""
         self.signal(pod, "KILL")
 
     def signal(self, pod: str, name: str) -> None:
-        """A signal to the process of a pod, from its worker: the first process of a pod cannot be killed within it."""
+        """Send a signal to the process of a pod, from its worker: the first process of a pod cannot be killed from
+        inside.
+        """
         found = get("pod", pod, self.namespace)
         assert found is not None
         known = f"--kubernetes {self.namespace}/{self.name} .*--slot {pod}/0"
@@ -563,7 +567,7 @@ class Cluster:
         run("docker", "exec", worker, "kill", f"-{name}", *process)
 
     def headrace(self, *command: str, check: bool = True) -> Any:
-        """What `headrace` in a pod says, as JSON."""
+        """Return the JSON output of `headrace` in a pod."""
         pod = f"{self.name}-0"
         said = kubectl(
             *("exec", pod, "-n", self.namespace, "--", "headrace", *command, "--output", "json"),
@@ -573,7 +577,7 @@ class Cluster:
         return json.loads(said) if said.strip() else None
 
     def admin(self, method: str, params: Body | None = None) -> Any:
-        """The result of one of Headrace's own admin calls."""
+        """Return the result of one of Headrace's own admin calls."""
         node = next(each for each in self.nodes.values() if each.is_up)
         with BrokerConnection(node.host, node.port, "e2e", 30.0) as connection:
             try:
@@ -582,21 +586,21 @@ class Cluster:
                 raise AssertionError(f"{method}: {error}") from error
 
     def busiest(self, led_by: Callable[[int], Sequence[Any]]) -> Node:
-        """The node that leads most, by what `led_by` says of an id."""
+        """Return the node that leads most, according to `led_by` of its id."""
         return max(self.nodes.values(), key=lambda node: len(led_by(node.node_id)))
 
     def await_other_life(self, pod: str, before: Mapping[str, tuple[str, int]]) -> None:
-        """Until a pod is another one than before, or has another process."""
+        """Wait until a pod has been recreated, or has another process."""
         until(f"pod {pod} is another one", lambda: self.lives().get(pod, before[pod]) != before[pod])
 
     def reasons(self) -> set[str]:
-        """Of the events of its resource."""
+        """Return the reasons of the StreamCluster's events."""
         fields = f"involvedObject.kind=StreamCluster,involvedObject.name={self.name}"
         shown = 'jsonpath={range .items[*]}{.reason}{"\\n"}{end}'
         return set(kubectl("get", "events", "-n", self.namespace, "--field-selector", fields, "-o", shown).split())
 
     def await_told(self, *reasons: str) -> None:
-        """Until there has been an event of each."""
+        """Wait until there has been an event for each of these reasons."""
 
         def told() -> bool:
             missing = set(reasons) - self.reasons()
@@ -613,7 +617,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def reported(behaviour: str) -> Iterator[dict[str, float | str]]:
-    """`report` of what is done inside, if that passes, with the figures put in."""
+    """Report what is done in the context, if it passes, with the values put into the mapping."""
     figures: dict[str, float | str] = {}
     began = time.monotonic()
     yield figures

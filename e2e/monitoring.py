@@ -1,13 +1,13 @@
-"""Prometheus as it runs beside Headrace: it scrapes what the chart's PodMonitors choose, under the chart's rules.
+"""Prometheus as it runs with Headrace: it scrapes what the chart's PodMonitors select, with the chart's rules.
 
-Prometheus runs on this machine and reaches pods by way of the API server (`kubectl proxy`), so neither an image of it
-nor a route to pods is needed. What its operator makes of a PodMonitor is made here: targets by namespaces, labels and
-ports, with the labels that it gives them. Debian's Prometheus knows nothing of Kubernetes, so targets are written to a
-file, every second anew.
+Prometheus runs on this machine and reaches pods through the API server (`kubectl proxy`), so neither an image of it nor
+a route to pods is needed. This module does what Prometheus's operator does with a PodMonitor: it selects targets by
+namespaces, labels and ports, and gives them the operator's labels. Debian's Prometheus has no Kubernetes service
+discovery, so targets are rewritten to a file every second.
 
-Rules come from the PrometheusRule as the API server has it. What they wait for is divided, so that alerts come within
-a test's patience: `for`, the windows of their expressions, and limits of 300 s. What is divided alike stays in
-proportion.
+Rules are those of the PrometheusRule in the API server. Their times are divided, so that alerts fire within a test's
+patience: `for`, the windows of their expressions, and limits of 300 s. All are divided by the same factor, so that they
+stay in proportion.
 """
 
 import contextlib
@@ -35,23 +35,23 @@ KINDS = ("podmonitors", "prometheusrules")
 SCRAPE_S = 2
 LOOK_S = 1.0
 HURRY = 6.0 / min(PATIENCE, 1.5)
-"""By how much what rules wait for is divided."""
+"""The factor by which the rules' times are divided."""
 HURRIES = {"headrace-security": 60.0}
-"""Of groups whose alerts wait for an hour, and have nothing to do with restarts."""
+"""The factors for groups whose alerts wait for an hour, and are unrelated to restarts."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 Labels = Mapping[str, str]
 
 
 class Sample(NamedTuple):
-    """Of an instant query."""
+    """A sample of an instant query."""
 
     labels: Labels
     value: float
 
 
 def install_crds() -> None:
-    """Those of Prometheus's operator, as it publishes them."""
+    """Install the CRDs of Prometheus's operator, as it publishes them."""
     folder = kube.run(str(kube.ROOT / ".ci" / "monitoring-crds"), timeout_s=600).strip()
     for kind in KINDS:
         kube.kubectl("apply", "--server-side", "-f", f"{folder}/monitoring.coreos.com_{kind}.yaml")
@@ -59,13 +59,13 @@ def install_crds() -> None:
 
 
 def delete_crds() -> None:
-    """With all objects of them."""
+    """Delete the CRDs with all their objects."""
     for kind in KINDS:
         kube.kubectl("delete", "crd", f"{kind}.monitoring.coreos.com", "--ignore-not-found")
 
 
 def program() -> str:
-    """HEADRACE_PROMETHEUS, the one beside this Python, or the one on the path: .ci/tools gets it."""
+    """Return HEADRACE_PROMETHEUS, the prometheus beside this Python, or the one on the path: .ci/tools downloads it."""
     beside = Path(sys.executable).parent / "prometheus"
     found = os.environ.get("HEADRACE_PROMETHEUS") or (str(beside) if beside.exists() else shutil.which("prometheus"))
     assert found, "there is no prometheus here: .ci/tools gets it"
@@ -73,7 +73,7 @@ def program() -> str:
 
 
 def hurried(groups: Sequence[kube.Body]) -> list[kube.Body]:
-    """Groups of rules, with what they wait for divided. Pure."""
+    """Return groups of rules with their times divided. Pure."""
     return [
         {**group, "rules": [_hurried_rule(rule, HURRIES.get(group["name"], HURRY)) for rule in group["rules"]]}
         for group in groups
@@ -91,26 +91,26 @@ def _hurried_rule(rule: kube.Body, by: float) -> kube.Body:
 
 
 class Prometheus:
-    """One that runs. Made by `running`."""
+    """A running Prometheus, created by `running`."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def query(self, expression: str) -> list[Sample]:
-        """What an instant query finds."""
+        """Return the result of an instant query."""
         found = self._get("query", query=expression)["result"]
         return [Sample(each["metric"], float(each["value"][1])) for each in found]
 
     def alerts(self, *states: str) -> list[Labels]:
-        """The labels of alerts that are in one of these states, `firing` if none is said."""
+        """Return the labels of alerts in one of these states, by default `firing`."""
         return [each["labels"] for each in self._get("alerts")["alerts"] if each["state"] in (states or ("firing",))]
 
     def firing(self, name: str, **labels: str) -> list[Labels]:
-        """Alerts of this name, with these labels among theirs, that fire."""
+        """Return firing alerts of this name that have these labels."""
         return [each for each in self.alerts() if each["alertname"] == name and labels.items() <= each.items()]
 
     def await_firing(self, *names: str, timeout_s: float = 120, **labels: str) -> float:
-        """Until each of these alerts fires, with these labels among its own; how long that took."""
+        """Wait until each of these alerts fires, with these labels; return the seconds that it took."""
         began = time.monotonic()
 
         def fires() -> bool:
@@ -122,7 +122,7 @@ class Prometheus:
         return round(time.monotonic() - began, 1)
 
     def await_calm(self, timeout_s: float = 240) -> float:
-        """Until no alert fires, and none is about to; how long that took."""
+        """Wait until no alert fires or is pending; return the seconds that it took."""
         began = time.monotonic()
 
         def calm() -> bool:
@@ -134,7 +134,7 @@ class Prometheus:
         return round(time.monotonic() - began, 1)
 
     def fired_since(self, moment: float) -> list[Labels]:
-        """Alerts that fired at any time since then (time.monotonic)."""
+        """Return the alerts that fired at any time since `moment` (time.monotonic)."""
         window = round(time.monotonic() - moment) + 1
         return [each.labels for each in self.query(f'count_over_time(ALERTS{{alertstate="firing"}}[{window}s])')]
 
@@ -149,7 +149,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Prometheus]:
-    """Prometheus, with the PodMonitors and the PrometheusRule of now; it keeps what it scrapes in the folder."""
+    """Run Prometheus with the present PodMonitors and PrometheusRule; it stores what it scrapes in the folder."""
     monitors, rules = (kube.listed(kind) for kind in ("podmonitors", "prometheusrules"))
     groups = [group for rule in rules for group in hurried(rule["spec"]["groups"])]
     (folder / "rules.json").write_text(json.dumps({"groups": groups}))  # YAML too
@@ -183,7 +183,7 @@ def running(folder: Path) -> Iterator[Prometheus]:
 
 @contextlib.contextmanager
 def _process(command: Sequence[str], **settings: Any) -> "Iterator[subprocess.Popen[bytes]]":
-    """One that ends with the block."""
+    """Run a process that ends with the context."""
     with subprocess.Popen(command, **settings) as process:
         try:
             yield process
@@ -193,13 +193,13 @@ def _process(command: Sequence[str], **settings: Any) -> "Iterator[subprocess.Po
 
 @contextlib.contextmanager
 def _looking(monitors: Sequence[kube.Body], proxy: str, folder: Path) -> Iterator[None]:
-    """While inside, the files of targets say which pods there are."""
+    """Keep the target files up to date with the pods while the context is active."""
     stopping = threading.Event()
 
     def look() -> None:
         asked = urllib.parse.urlencode({"labelSelector": "app.kubernetes.io/name in (headrace,headrace-operator)"})
         while True:
-            with contextlib.suppress(OSError):  # the API server is away: what was known goes on
+            with contextlib.suppress(OSError):  # the API server is unavailable: keep the known targets
                 with urllib.request.urlopen(f"http://{proxy}/api/v1/pods?{asked}", timeout=10) as got:
                     pods = json.load(got)["items"]
                 for monitor in monitors:
@@ -220,7 +220,9 @@ def _looking(monitors: Sequence[kube.Body], proxy: str, folder: Path) -> Iterato
 
 
 def targets(monitor: kube.Body, pods: Sequence[kube.Body], proxy: str) -> list[kube.Body]:
-    """What a PodMonitor has scraped, by way of the API server, with the labels of Prometheus's operator. Pure."""
+    """Return the targets of a PodMonitor, reached through the API server, with the labels of Prometheus's operator.
+    Pure.
+    """
     spec, own = monitor["spec"], monitor["metadata"]
     (endpoint,) = spec["podMetricsEndpoints"]
     namespaces = spec.get("namespaceSelector") or {"matchNames": [own["namespace"]]}

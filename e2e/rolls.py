@@ -1,4 +1,4 @@
-"""Pods that are made anew since the resource asks for other ones, under load: what is held of every roll."""
+"""Rolling restarts under load after changes of the resource, and the checks that hold for each of them."""
 
 import json
 import threading
@@ -13,20 +13,20 @@ from kit.machine_disk import machine_disk
 ROLLED_S = 400.0
 LOOK_S = 0.5
 CALM_S = 15.0
-"""After the machine's disk has stood still: any replica may be behind, whoever rolls what."""
+"""Seconds after the machine's disk has stalled in which any replica may be behind, independently of restarts."""
 
 
 class Watch(threading.Thread):
-    """Looks at a cluster while its pods are made anew: which of them are away, or lack what others have."""
+    """Observes a cluster during a rolling restart: which pods are away, or lack replicas."""
 
     def __init__(self, cluster: kube.Cluster) -> None:
         super().__init__(daemon=True)
         self.stopping = threading.Event()
         self.most: list[str] = []
-        """Pods that were not what they should be, at the worst moment."""
+        """The most pods that were away or behind at the same time."""
         self.looks = 0
         self.seen: list[str] = []
-        """What changed, with the seconds since it began."""
+        """The changes, with the seconds since the start."""
         self.error: Exception | None = None
         self._cluster = cluster
         self._pods = {f"{cluster.name}-{index}" for index in range(cluster.spec["nodes"])}
@@ -54,7 +54,9 @@ class Watch(threading.Thread):
                 self.most = sorted(away)
 
     def _away(self) -> set[str]:
-        """Pods are looked at before containers: one that is away then has to catch up before the next one goes."""
+        """Return the pods that are away or behind. Pods are listed before containers: a pod that is away then has to
+        catch up before the next one is restarted.
+        """
         labels = f"headrace.dev/cluster={self._cluster.name}"
         found = kube.kubectl("get", "pods,storagecontainers", "-n", self._cluster.namespace, "-l", labels, "-o", "json")
         away = set(self._pods)
@@ -69,9 +71,9 @@ class Watch(threading.Thread):
 
 
 def roll(cluster: kube.Cluster, *, behaviour: str = "", **changes: Any) -> None:
-    """Change the resource under load; each pod is made anew, and none before all that went before are whole.
+    """Change the resource under load; each pod is recreated, and none before all former ones have caught up.
 
-    `behaviour`: as it is reported, where it is not about the changes themselves.
+    `behaviour`: its name in the report, if the test is not about the changes themselves.
     """
     load = Load(cluster)
     before = cluster.lives()
@@ -95,7 +97,7 @@ def roll(cluster: kube.Cluster, *, behaviour: str = "", **changes: Any) -> None:
     seconds = time.monotonic() - since
     load.await_writes(time.monotonic())
     pause = load.longest_pause(since, time.monotonic())
-    history = load.finish()  # an error of any produce is a fault
+    history = load.finish()  # fails on any produce error
     assert watch.error is None
     assert watch.looks > 10
     assert len(watch.most) == 1, f"{watch.most} were away, or behind, at a time: {watch.seen}"

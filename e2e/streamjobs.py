@@ -1,4 +1,4 @@
-"""StreamJobs as a test sees them; and readings of the demo's kind, with what the windowed pipeline makes of them."""
+"""StreamJobs for tests; and readings like the demo's, with the results that the windowed pipeline must produce."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ DEVICES = ("press-1", "press-2", "pump-1")
 SENSORS = ("pressure", "temperature")
 TICK_S = 0.1
 WINDOW_MS = 2_000
-"""headrace_spark.demo.pipeline has the same; that module is the application's."""
+"""Equal to headrace_spark.demo.pipeline.WINDOW_MS; that module is imported by the application only."""
 FAR_AHEAD_MS = 60_000
 FLUSH_S = 30.0
 DRIVER = "job-driver"
@@ -41,15 +41,15 @@ job.write(as_records(statistics, key=f.concat_ws("/", "device", "sensor")))
 
 
 class Window(NamedTuple):
-    """One sensor's, by its start."""
+    """A sensor's window, by its start."""
 
     device: str
     sensor: str
     start_ms: int
 
 
-class Figures(NamedTuple):
-    """Of a window's readings."""
+class Aggregates(NamedTuple):
+    """Aggregates of a window's readings."""
 
     readings: int
     lowest: float
@@ -58,7 +58,7 @@ class Figures(NamedTuple):
 
 
 class Feed(threading.Thread):
-    """Writes readings at a steady pace, until it is closed, and knows what windows have to come of them.
+    """Writes readings at a steady pace, until it is closed, and computes the windows that must result.
 
     Each tick waits for the last one's acknowledgements, so no reading is late by the pipeline's watermark.
     """
@@ -81,14 +81,14 @@ class Feed(threading.Thread):
             self._write(time.time_ns() // 1_000_000)
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._stopping.set()
         self.join()
 
-    def close(self) -> dict[Window, Figures]:
-        """The windows that are complete, with readings far ahead written that close them for the pipeline."""
+    def close(self) -> dict[Window, Aggregates]:
+        """Return the complete windows, after writing readings far ahead, which close these windows for the pipeline."""
         self.stop()
-        due = {where: Figures(len(of), min(of), max(of), sum(of)) for where, of in self._values.items()}
+        due = {where: Aggregates(len(of), min(of), max(of), sum(of)) for where, of in self._values.items()}
         self._write(time.time_ns() // 1_000_000 + FAR_AHEAD_MS)
         assert not self._faults, self._faults[:5]
         return due
@@ -113,18 +113,18 @@ class Feed(threading.Thread):
         return f"{self._stream}:{device}"
 
 
-def windows_of(values: list[bytes]) -> list[tuple[Window, Figures]]:
-    """What the pipeline wrote."""
+def windows_of(values: list[bytes]) -> list[tuple[Window, Aggregates]]:
+    """Return the windows that the pipeline wrote."""
     found = []
     for row in map(json.loads, values):
         start_ms = round(datetime.fromisoformat(row["start"]).timestamp() * 1000)
-        figures = Figures(row["count"], row["min"], row["max"], round(row["mean"] * row["count"], 6))
+        figures = Aggregates(row["count"], row["min"], row["max"], round(row["mean"] * row["count"], 6))
         found.append((Window(row["device"], row["sensor"], start_ms), figures))
     return found
 
 
 def values_in(cluster: kube.Cluster, topic: str, partitions: int = 1) -> list[bytes]:
-    """All that a topic holds."""
+    """Return all values in a topic."""
     logs = read_back(cluster, [Where(topic, number) for number in range(partitions)])
     return [value for log in logs.values() for _, value in log]
 
@@ -144,28 +144,28 @@ class Job:
         }
 
     def apply(self, **changes: Any) -> None:
-        """Have it be so."""
+        """Apply the StreamJob with changes."""
         self.spec |= changes
         kube.apply(kube.resource("StreamJob", self.name, self.namespace, self.spec))
 
     def delete(self) -> None:
-        """With all that belongs to it."""
+        """Delete the StreamJob with all its objects."""
         kube.kubectl("delete", "streamjob", self.name, "-n", self.namespace, "--ignore-not-found")
         kube.until("the job's pods are gone", lambda: not self.pods(), timeout_s=90)
 
     @property
     def status(self) -> kube.Body:
-        """As the operator says it."""
+        """The status that the operator writes."""
         return (kube.get("streamjob", self.name, self.namespace) or {}).get("status") or {}
 
     @property
     def told(self) -> kube.Body:
-        """What its driver says now; the resource's own figures are up to a minute old."""
+        """What the driver reports now; the resource's own figures are up to a minute old."""
         pod = self.driver()["metadata"]["name"]
         return dict(json.loads(kube.kubectl("get", "--raw", _pod_path(self.namespace, pod, PROGRESS_PORT, "status"))))
 
     def await_state(self, *states: str, timeout_s: float = 240) -> None:
-        """Until it is in one of them."""
+        """Wait until the job is in one of these states."""
 
         def reached() -> bool:
             status = self.status
@@ -176,7 +176,7 @@ class Job:
         kube.until(f"StreamJob {self.name} is {' or '.join(states)}", reached, timeout_s=timeout_s, every_s=1)
 
     def await_restart(self, before: kube.Body, timeout_s: float = 240) -> float:
-        """Until the driver of a pod has begun again and its queries run; how long that took."""
+        """Wait until the driver has been restarted and its queries run; return the seconds that it took."""
         began = time.monotonic()
 
         def back() -> bool:
@@ -188,27 +188,27 @@ class Job:
         return round(time.monotonic() - began, 1)
 
     def pods(self, component: str = "") -> list[kube.Body]:
-        """Its pods; with a component, those of it that have not ended."""
+        """Return the job's pods; with a component, those of it that have not ended."""
         labels = f"headrace.dev/job={self.name}" + (f",app.kubernetes.io/component={component}" if component else "")
         found = kube.listed("pods", self.namespace, labels=labels)
         return [pod for pod in found if not component or pod["status"].get("phase") not in ("Succeeded", "Failed")]
 
     def driver(self) -> kube.Body:
-        """Its pod."""
+        """Return the driver's pod."""
         return kube.until("there is a driver", lambda: self.pods(DRIVER))[0]
 
     def executors(self) -> list[kube.Body]:
-        """Those that run, oldest first."""
+        """Return the running executors, oldest first."""
         running = [pod for pod in self.pods(EXECUTOR) if pod["status"].get("phase") == "Running"]
         return sorted(running, key=lambda pod: pod["metadata"]["creationTimestamp"])
 
     def kill(self, pod: kube.Body, program: str) -> None:
-        """kill -9 of a program in a pod."""
+        """Kill a program in a pod (kill -9)."""
         name = pod["metadata"]["name"]
         kube.kubectl("exec", name, "-n", self.namespace, "--", "pkill", "-9", "-f", program, check=False)
 
     def events(self, reason: str) -> list[str]:
-        """Messages of those with this reason."""
+        """Return the messages of events with this reason."""
         found = kube.listed("events", self.namespace)
         mine = [each for each in found if (each.get("regarding") or each["involvedObject"])["name"] == self.name]
         return [each["message"] for each in mine if each["reason"] == reason]

@@ -1,4 +1,5 @@
-"""Specs that cannot be: refused at once, or a condition that says what to change, and no storm of retries."""
+"""Impossible specs: refused at once, or reported by a condition that says what to change, without a storm of retries.
+"""
 
 import re
 import time
@@ -14,13 +15,13 @@ SETTLED_S = 20.0
 QUIET_S = 60.0
 LOOK_S = 2.0
 WRITES = 2
-"""Of one resource that stays as bad as it is, in that time."""
+"""Most writes to one resource that stays faulty, within QUIET_S."""
 FIGURES = {
     "reconciles_a_minute": 'headrace_operator_reconciles_total{outcome="done"}',
     "failed_reconciles_a_minute": 'headrace_operator_reconciles_total{outcome="failed"}',
     "writes_a_minute": "headrace_operator_writes_total",
 }
-"""Of the operator, as it names them."""
+"""The operator's metrics, by their name in the report."""
 
 SQL = {"sql": "SELECT key, value FROM input"}
 COPY = {
@@ -36,7 +37,7 @@ KAFKA = {"bootstrap": "127.0.0.1:1"}
 
 
 class Bad(NamedTuple):
-    """A resource, and what has to be said of it."""
+    """A faulty resource, and what must be reported about it."""
 
     kind: str
     name: str
@@ -62,7 +63,7 @@ REFUSED: list[tuple[str, kube.Body, str]] = [
     ("ReplicationLink", {"source": {"bootstrap": "n"}, "target": COPIED}, "spec.source.bootstrap"),
     ("ReplicationLink", {"source": KAFKA, "target": COPIED, "mode": "MultiHome"}, "a source that is Headrace"),
 ]
-"""By the CRD alone."""
+"""Specs that the CRD refuses."""
 CHANGES: list[tuple[str, kube.Body, kube.Body, str]] = [
     ("Stream", {"path": "/bad/change"}, {"path": "/bad/changed"}, "path cannot change"),
     (
@@ -145,11 +146,11 @@ CONDITIONS = [
         "no-such-secret",
     ),
 ]
-"""What no CRD can see; the resources stay for `test_nothing_is_tried_again_and_again`."""
+"""Specs that no CRD can refuse; the resources stay for `test_nothing_is_tried_again_and_again`."""
 
 
 def manifest(three: kube.Cluster, kind: str, name: str, spec: kube.Body) -> kube.Body:
-    """With its cluster, where it has to name one and names none."""
+    """Return the resource, with its cluster if it needs a reference and has none."""
     reference = {} if kind == "StreamCluster" else {"clusterRef": {"name": three.name}}
     return kube.resource(kind, name, three.namespace, {**reference, **spec})
 
@@ -171,7 +172,7 @@ def _surroundings(spark_image: None, three: kube.Cluster) -> None:
 
 
 def said(three: kube.Cluster, bad: Bad) -> Callable[[], str]:
-    """Its condition's message, once it is so for the reason that is due."""
+    """Return a function that returns the condition's message, once the condition is False for the expected reason."""
 
     def found() -> str:
         status, reason, message = kube.condition(kube.get(bad.kind, bad.name, three.namespace), bad.condition)
@@ -257,7 +258,7 @@ def test_a_cluster_says_what_it_cannot_have(three: kube.Cluster) -> None:
 
 def test_nothing_is_tried_again_and_again(three: kube.Cluster) -> None:
     with kube.reported(f"{BEHAVIOUR}: no storm of retries") as figures:
-        time.sleep(SETTLED_S)  # what is new is tried more often; from here on nothing changes
+        time.sleep(SETTLED_S)  # new resources are retried more often; from here on nothing changes
         pods = {pod["metadata"]["uid"] for pod in kube.listed("pods", three.namespace)}
         started = kube.operator_figures()
         versions = defaultdict(set)

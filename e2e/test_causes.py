@@ -1,4 +1,6 @@
-"""What Kubernetes refuses or a node lacks is told where people look, and conditions wait for what they say."""
+"""What Kubernetes refuses or a node lacks is reported in conditions and events, and conditions become true only when
+they hold.
+"""
 
 import time
 from collections.abc import Callable
@@ -15,7 +17,7 @@ SMALL_CHUNKS = {"chunk-bytes": str(16 << 20), "disk-reserve": str(16 << 20)}
 
 
 def told(cluster: kube.Cluster, type: str, reason: str, *words: str) -> Callable[[], str]:
-    """A condition's message, once it is false for that reason and says these words."""
+    """Return a function that returns a condition's message, once it is False for that reason and has these words."""
 
     def found() -> str:
         status, why, message = cluster.condition(type)
@@ -27,13 +29,13 @@ def told(cluster: kube.Cluster, type: str, reason: str, *words: str) -> Callable
 
 
 def gone(cluster: kube.Cluster) -> None:
-    """Delete its resource; its data stay."""
+    """Delete the cluster's resource; its data stay."""
     kube.kubectl("delete", "streamcluster", cluster.name, "-n", cluster.namespace)
     kube.until("its pods are gone", lambda: not cluster.pods())
 
 
 def default_class() -> str:
-    """The storage class of claims that name none."""
+    """Return the storage class of claims that name none."""
     mark = "storageclass.kubernetes.io/is-default-class"
     found = kube.listed("storageclasses")
     return next(
@@ -75,7 +77,7 @@ def test_a_storage_class_that_is_not_there_is_named_and_another_one_takes_its_pl
 
 
 def test_a_full_disk_is_told_with_what_to_do(namespace: str) -> None:
-    """Its quota leaves room for less than two chunks from the start."""
+    """The node's quota has room for less than two chunks from the start."""
     cluster = kube.Cluster("full", namespace, **ONE, settings={**SMALL_CHUNKS, "disk-quota": str(40 << 20)})
     with kube.reported(f"{BEHAVIOUR}: a full disk") as figures:
         cluster.apply()

@@ -1,4 +1,4 @@
-"""Objects that are changed or deleted by hand are soon as they were."""
+"""Objects that are changed or deleted by hand are restored soon."""
 
 import json
 import time
@@ -27,7 +27,7 @@ DELETED = ("service/c-bootstrap", "service/c-nodes", "service/c-1-external", "po
 
 
 def spec_of(kind: str, name: str, namespace: str) -> kube.Body:
-    """Without what the server chooses."""
+    """Return an object's spec without the fields that the server chooses."""
     found = kube.get(kind, name, namespace)
     if found is None:
         return {}

@@ -1,4 +1,4 @@
-"""Every file of docs/examples applies on kind as it is, and comes to what its first lines say."""
+"""Every file of docs/examples can be applied on kind unchanged, and has the result that its first lines describe."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,15 +14,15 @@ from kit.documents import all_commands, missing_lines
 
 EXAMPLES = kube.ROOT / "docs" / "examples"
 SOON_S = 60.0
-"""From `kubectl apply` of the quickstart to the first message consumed."""
+"""Seconds from `kubectl apply` of the quickstart to the first message consumed."""
 IMAGES = ("node", "spark")
 SHOWN = "streams,topics,storagenodes,storagecontainers,streamjobs"
-"""What the quickstart comes to."""
+"""The kinds of objects that the quickstart results in."""
 SHARED_VOLUME = "headrace-job-wide"
 
 
 class Due(NamedTuple):
-    """What a resource of an example comes to, and how soon."""
+    """The expected condition of an example's resource, and its time limit."""
 
     kind: str
     name: str
@@ -51,14 +51,14 @@ EXPECTED: dict[str, list[Due]] = {
     "written-by-nodes/storagecontainer.yaml": [],
     "written-by-nodes/storagenode.yaml": [],
 }
-"""In this order."""
+"""The expected conditions by example, in the order in which the examples are applied."""
 PASSING = ("job-application.yaml", "job-schedule.yaml", "replicationlink.yaml", "streamcluster.yaml", "streamjob.yaml")
-"""Taken away again at once, since a machine may be small."""
+"""Examples that are deleted again at once, since a machine may be small."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _images(spark_image: None) -> None:
-    """Those that the examples name by their release are those of this checkout."""
+    """Tag the images of this checkout with the release that the examples name."""
     for image in IMAGES:
         if __version__ != kube.TAG:
             kube.tag_on_workers(image, __version__)
@@ -66,7 +66,7 @@ def _images(spark_image: None) -> None:
 
 @pytest.fixture(scope="module")
 def empty(namespace: str) -> Iterator[str]:
-    """A namespace, with nothing left of examples that were applied before."""
+    """A namespace without remains of examples that were applied before."""
     _forget_shared()
     yield namespace
     kube.kubectl("delete", "streamjobs,cronjobs", "--all", "-n", namespace, "--wait=false")
@@ -74,20 +74,22 @@ def empty(namespace: str) -> Iterator[str]:
 
 
 def _forget_shared() -> None:
-    """The volume of job-executors.yaml knows its claim, and its folder the job's checkpoint."""
+    """Delete the volume of job-executors.yaml, which is bound to a former claim, and the job's checkpoint in its
+    folder.
+    """
     kube.kubectl("delete", "pv", SHARED_VOLUME, "--ignore-not-found", "--wait=false")
     worker = kube.run("kubectl", "get", "nodes", "-o", "name").splitlines()[-1].partition("/")[2]
     kube.run("docker", "exec", worker, "rm", "-rf", "/shared/wide")
 
 
 def apply(file: str, namespace: str, *arguments: str) -> None:
-    """kubectl apply of an example."""
+    """Apply an example with kubectl."""
     kube.kubectl("apply", "-f", str(EXAMPLES / file), "-n", namespace, *arguments)
 
 
 @pytest.fixture(scope="module")
 def quickstart(empty: str) -> kube.Cluster:
-    """The quickstart, and how soon it was of use."""
+    """The applied quickstart; reports how soon it was usable."""
     with kube.reported("1 from apply of the quickstart to the first message consumed") as figures:
         began = time.monotonic()
         apply("quickstart.yaml", empty)
@@ -107,7 +109,8 @@ def quickstart(empty: str) -> kube.Cluster:
 def consumed_from(
     cluster: kube.Cluster, topic: str, *, produce: bytes | None = None, timeout_s: float = 60
 ) -> bytes | None:
-    """The first message of a topic, by a stock client outside with alice's Secret; `produce` writes it."""
+    """Return the first message of a topic, by a stock client outside with alice's Secret; `produce` is written first.
+    """
     more = {"bootstrap.servers": cluster.bootstrap}
     at = kube.client_of("alice", cluster.namespace, **more)
     if produce is not None:
@@ -152,13 +155,13 @@ def test_each_example_has_its_expectation() -> None:
 def test_an_example_applies_as_it_is(quickstart: kube.Cluster, file: str) -> None:
     namespace = quickstart.namespace
     with kube.reported("1 the examples apply as they are"):
-        if file.startswith("written-by-nodes/"):  # by nobody else: the API server takes it, and forgets it
+        if file.startswith("written-by-nodes/"):  # only nodes write these: a dry run checks them against the API server
             apply(file, namespace, "--dry-run=server")
             return
         apply(file, namespace)
         for due in EXPECTED[file]:
             kube.until(f"{due}", _came_to(due, namespace), timeout_s=due.within_s, every_s=1)
-        if file == "job-executors.yaml":  # its claim is the next one's too
+        if file == "job-executors.yaml":  # the next example uses its claim too
             kube.kubectl("delete", "streamjob", "wide", "-n", namespace)
         if file in PASSING:
             kube.kubectl("delete", "-f", str(EXAMPLES / file), "-n", namespace)

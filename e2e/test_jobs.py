@@ -1,4 +1,4 @@
-"""StreamJobs whose drivers and executors are killed: what they write is complete, and nothing of it is there twice."""
+"""StreamJobs whose drivers and executors are killed: their output is complete, without duplicates."""
 
 import time
 from collections import Counter
@@ -9,19 +9,19 @@ from typing import Any
 import kube
 import pytest
 from confluent_kafka import Producer
-from streamjobs import WINDOWED, Feed, Figures, Job, Window, values_in, windows_of
+from streamjobs import WINDOWED, Feed, Aggregates, Job, Window, values_in, windows_of
 
 from kit.cluster_clients import make_topics
 
 SHARED = "/shared"
-"""Every worker mounts it: a folder of the machine."""
+"""A folder of the machine that every worker mounts."""
 COMPLETE_S = 120.0
 GONE_S = 60.0
 
 
 @pytest.fixture
 def streams(three: kube.Cluster, request: pytest.FixtureRequest) -> str:
-    """Where a test has its streams: `<here>/in` and `<here>/out`, with the topics that it needs."""
+    """The parent path of a test's streams, `<here>/in` and `<here>/out`, with the topics that it needs."""
     name = request.node.name.removeprefix("test_").replace("_", "-")[:30].strip("-")
     for side in ("in", "out"):
         spec = {"clusterRef": {"name": three.name}, "path": f"/{name}/{side}"}
@@ -43,7 +43,7 @@ def application(three: kube.Cluster) -> kube.Body:
 
 @pytest.fixture
 def shared(three: kube.Cluster) -> Iterator[str]:
-    """A claim that all workers can mount, for as long as a test runs."""
+    """A claim that all workers can mount, for the duration of a test."""
     name = f"shared-{three.namespace}"
     size = {"storage": "1Gi"}
     volume: kube.Body = {
@@ -97,16 +97,17 @@ def new_job(three: kube.Cluster) -> Iterator[Callable[..., Job]]:
         each.delete()
 
 
-def windows_in(three: kube.Cluster, streams: str) -> dict[Window, Figures]:
-    """What the pipeline has written; fails where a window is there twice."""
+def windows_in(three: kube.Cluster, streams: str) -> dict[Window, Aggregates]:
+    """Return what the pipeline has written; fails if a window occurs twice."""
     found = windows_of(values_in(three, f"{streams}/out:windows"))
     counted = Counter(window for window, _ in found)
     assert [window for window, count in counted.items() if count > 1] == []
     return dict(found)
 
 
-def check_windows(three: kube.Cluster, streams: str, job: Job, due: dict[Window, Figures]) -> None:
-    """All of `due` is there, each once, as it has to be, and nothing else but what comes after, which closed it."""
+def check_windows(three: kube.Cluster, streams: str, job: Job, due: dict[Window, Aggregates]) -> None:
+    """Check that all windows of `due` exist once with their values, and no others except later ones, which closed them.
+    """
 
     def missing() -> int:
         return len(due.keys() - windows_in(three, streams).keys())
@@ -118,7 +119,7 @@ def check_windows(three: kube.Cluster, streams: str, job: Job, due: dict[Window,
 
 
 def windowed(streams: str, application: kube.Body, **spec: Any) -> kube.Body:
-    """Of a job with the demo's pipeline."""
+    """Return the spec of a job with the demo's pipeline."""
     return {
         "input": {"stream": f"{streams}/in", "topicPattern": "p.*-[0-9]"},
         "output": {"stream": f"{streams}/out", "topic": "windows"},
@@ -129,7 +130,7 @@ def windowed(streams: str, application: kube.Body, **spec: Any) -> kube.Body:
 
 
 def await_windows(three: kube.Cluster, streams: str) -> None:
-    """Until some more have come."""
+    """Wait until more windows have been written."""
     topic = f"{streams}/out:windows"
     before = len(values_in(three, topic))
     kube.until("windows are written", lambda: len(values_in(three, topic)) > before, timeout_s=COMPLETE_S, every_s=1)
@@ -195,7 +196,7 @@ def test_killed_executors_and_drivers_leave_no_gap(
     three: kube.Cluster, streams: str, application: kube.Body, shared: str, feed: Feed, new_job: Callable[..., Job]
 ) -> None:
     with kube.reported("9 StreamJob with two executors on two workers: executor and driver are killed") as figures:
-        name = f"wide-{three.namespace}"  # its checkpoint's folder, in a volume that outlives the test
+        name = f"wide-{three.namespace}"  # names the checkpoint's folder, in a volume that outlives the test
         apart = {
             "labelSelector": {
                 "matchLabels": {"headrace.dev/job": name, "app.kubernetes.io/component": "job-executor"},
@@ -239,7 +240,7 @@ def test_killed_executors_and_drivers_leave_no_gap(
 
 
 def _await_executors_without(job: Job, former: list[kube.Body]) -> None:
-    """Until there are two again, none of them of the former."""
+    """Wait until there are two executors again, none of them a former one."""
     gone = {pod["metadata"]["uid"] for pod in former}
 
     def two() -> bool:
@@ -315,7 +316,7 @@ def _holds(cluster: kube.Cluster, topic: str, count: int) -> bool:
 
 
 def produce(cluster: kube.Cluster, topic: str, first: int, end: int) -> None:
-    """Records whose values are these numbers."""
+    """Produce records whose values are these numbers."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0})
     for number in range(first, end):
         producer.produce(topic, str(number), key=str(number % 7))

@@ -1,4 +1,4 @@
-"""`kubectl headrace`, run by somebody who has rights in one namespace alone: those that docs/kubernetes.md names."""
+"""`kubectl headrace`, run by a user who has rights in one namespace only: those that docs/kubernetes.md names."""
 
 import json
 import os
@@ -16,21 +16,21 @@ from kit.cluster_clients import Load
 
 BEHAVIOUR = "14 kubectl headrace"
 NODES = 4
-"""One more than a volume has replicas, so that one can be emptied."""
+"""One more than a volume has replicas, so that one node can be drained."""
 ACCOUNT = "looks-after"
 API_GROUP = "headrace.dev"
 PLANTED = {name: f"planted-in-{name}-0b6f3a" for name in ("pod", "annotation", "secret", "config")}
-"""Values that are to be in no bundle, by where they stand."""
+"""Values that must not be in any support bundle, by where they are."""
 RIGHTS = (
     {"apiGroups": [API_GROUP], "resources": ["*"], "verbs": ["get", "list"]},
     {"apiGroups": [API_GROUP], "resources": ["streamclusters"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
 )
-"""Beside those of Kubernetes' own role `view`, which may not read Secrets."""
+"""Rights in addition to those of Kubernetes' role `view`, which may not read Secrets."""
 
 
 class User:
-    """Who runs kubectl, in a folder of his own."""
+    """A user who runs kubectl in his own folder."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.folder = kubeconfig.parent
@@ -38,7 +38,7 @@ class User:
         self._environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": path}
 
     def run(self, *arguments: str, timeout_s: float = 600) -> "subprocess.CompletedProcess[str]":
-        """kubectl headrace …"""
+        """Run `kubectl headrace …`."""
         return subprocess.run(
             ("kubectl", "headrace", *arguments),
             capture_output=True,
@@ -49,7 +49,7 @@ class User:
         )
 
     def said(self, *arguments: str) -> str:
-        """What it printed, where it succeeded."""
+        """Return the output of a successful command."""
         done = self.run(*arguments)
         assert done.returncode == 0, f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -68,7 +68,7 @@ def plant(namespace: str) -> Iterator[kube.Cluster]:
 
 @pytest.fixture(scope="module")
 def user(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> User:
-    """Who has rights in the namespace alone; his context names it."""
+    """A user with rights in the namespace only; his context names it."""
     kube.kubectl("create", "serviceaccount", ACCOUNT, "-n", namespace)
     own = {"name": ACCOUNT, "namespace": namespace}
     subject = {"kind": "ServiceAccount", **own}
@@ -157,7 +157,7 @@ def test_drain_empties_a_node_and_its_leaders_go_first(plant: kube.Cluster, user
         assert user.run("drain", str(node), "--cancel").returncode == 0
         plant.await_ready()
         assert user.run("drain", "99").returncode == 1
-    history = load.finish()  # an error of any client is a fault
+    history = load.finish()  # fails on any client error
     figures["produced"] = len(history.times)
 
 
@@ -224,7 +224,7 @@ def test_a_support_bundle_has_what_helps_and_no_secret(plant: kube.Cluster, copi
 
 
 def contents(file: Path) -> dict[str, str]:
-    """By name, what is in a bundle."""
+    """Return the files in a bundle, by name."""
     with tarfile.open(file) as archive:
         return {each.name: archive.extractfile(each).read().decode() for each in archive}  # type: ignore[union-attr]
 

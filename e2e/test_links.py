@@ -1,4 +1,4 @@
-"""A stream that is copied between two StreamClusters in two namespaces: a cut, a failover, and the way back."""
+"""A stream that is copied between two StreamClusters in two namespaces: a network cut, a failover, and the failback."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from kit.cluster_history import History, Log, Where, faults_of
 
 BEHAVIOUR = "11 links"
 STREAM = "/default"
-"""Where the topics of the clients are, that have no stream in their names."""
+"""The stream of topics whose names hold none."""
 PAUSE_S = 5.0
 CUT_S = 20.0
 NOTICED_S = 90.0
@@ -26,18 +26,18 @@ WRITTEN = 500
 BACKLOG = 100_000
 FILLING = 240
 SLOW = "1Mi"
-"""Of a backlog of 24 MB no more than a few are copied before the link is taken away."""
+"""Throttle by which only a few of the backlog's 24 MB are copied before the link is deleted."""
 
 
 class Pair:
-    """The clusters, and the resource that has `south` copy from `north`."""
+    """The clusters, and the links by which `south` copies from `north`."""
 
     def __init__(self, north: kube.Cluster, south: kube.Cluster) -> None:
         self.north = north
         self.south = south
 
     def link(self, name: str, topics: Sequence[str], **more: Any) -> None:
-        """Both ways, so that either may be the home, unless it is said otherwise."""
+        """Apply a link in both directions, so that either cluster may be the home, unless `more` says otherwise."""
         spec = {
             "clusterRef": {"name": self.south.name},
             "source": {"clusterRef": {"name": self.north.name, "namespace": self.north.namespace}, "stream": STREAM},
@@ -49,11 +49,11 @@ class Pair:
         kube.apply(kube.resource("ReplicationLink", name, self.south.namespace, spec))
 
     def condition(self, name: str, type: str) -> tuple[str, str, str]:
-        """(status, reason, message)."""
+        """Return (status, reason, message)."""
         return kube.condition(kube.get("replicationlink", name, self.south.namespace), type)
 
     def await_link(self, name: str, *types: str) -> float:
-        """Until conditions are true; how long that took."""
+        """Wait until conditions are true; return the seconds that it took."""
         began = time.monotonic()
 
         def is_so() -> bool:
@@ -65,7 +65,7 @@ class Pair:
         return time.monotonic() - began
 
     def told(self, name: str) -> set[str]:
-        """The reasons of the resource's events."""
+        """Return the reasons of the resource's events."""
         events = kube.listed("events", self.south.namespace)
         return {each["reason"] for each in events if each["involvedObject"]["name"] == name}
 
@@ -89,7 +89,7 @@ def pair(namespace: str) -> Iterator[Pair]:
 
 @contextlib.contextmanager
 def cut(one: kube.Cluster, other: kube.Cluster) -> Iterator[None]:
-    """No packet between the pods of two clusters while inside: every worker drops what it would pass on."""
+    """Drop all packets between the pods of two clusters, on every worker, while the context is active."""
     ends = [[pod["status"]["podIP"] for pod in cluster.pods()] for cluster in (one, other)]
     ways = [way for left in ends[0] for right in ends[1] for way in ((left, right), (right, left))]
 
@@ -106,12 +106,12 @@ def cut(one: kube.Cluster, other: kube.Cluster) -> Iterator[None]:
 
 
 def logs(cluster: kube.Cluster, places: Sequence[Where]) -> dict[Where, list[tuple[int, bytes]]]:
-    """All that is in partitions."""
+    """Return all records in partitions."""
     return {where: list(log) for where, log in read_back(cluster, places).items()}
 
 
 def await_copy(of: kube.Cluster, on: kube.Cluster, places: Sequence[Where]) -> dict[Where, Log]:
-    """What both have, once they have the same."""
+    """Wait until both clusters have the same records, and return them."""
     wanted = logs(of, places)
 
     def same() -> bool:
@@ -125,7 +125,7 @@ def await_copy(of: kube.Cluster, on: kube.Cluster, places: Sequence[Where]) -> d
 
 
 def ends(cluster: kube.Cluster, places: Sequence[Where]) -> list[int]:
-    """Where partitions end; those that are not there yet end at 0."""
+    """Return the end offsets of partitions; 0 for those that do not exist yet."""
     consumer = Consumer({**at(cluster.bootstrap), "group.id": "ends"})
     try:
         there = consumer.list_topics(timeout=10.0).topics
@@ -136,7 +136,7 @@ def ends(cluster: kube.Cluster, places: Sequence[Where]) -> list[int]:
 
 
 def write(cluster: kube.Cluster, places: Sequence[Where], values: Sequence[bytes]) -> None:
-    """Each of them is acknowledged then."""
+    """Write the values; returns when all are acknowledged."""
     producer = Producer(
         {**at(cluster.bootstrap), "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
     )
@@ -147,7 +147,7 @@ def write(cluster: kube.Cluster, places: Sequence[Where], values: Sequence[bytes
 
 
 def cursors(cluster: kube.Cluster, group: str, places: Sequence[Where]) -> dict[Where, int]:
-    """A group's, as a stock client is told."""
+    """Return a group's committed offsets, as a stock client sees them."""
     consumer = Consumer({**at(cluster.bootstrap), "group.id": group})
     try:
         asked = [TopicPartition(where.topic, where.partition) for where in places]
@@ -158,7 +158,7 @@ def cursors(cluster: kube.Cluster, group: str, places: Sequence[Where]) -> dict[
 
 
 class Program:
-    """A producer and a member of a group, that run at one cluster for a while and write down what they see."""
+    """A producer and a member of a group that run at one cluster for a while, and record what they see."""
 
     def __init__(self, cluster: kube.Cluster, history: History, group: str, places: Sequence[Where], name: str) -> None:
         topics = sorted({where.topic for where in places})
@@ -167,7 +167,7 @@ class Program:
         self.member = Member(f"m-{name}", history, cluster.bootstrap, group, topics)
 
     def run(self, records: int) -> None:
-        """Until so many records are written and acknowledged, and the member has been given them."""
+        """Run until `records` records are written and acknowledged, and the member has received them."""
         began, before = len(self.history.times), len(self.history.reads)
         for client in (self.writer, self.member):
             client.start()
@@ -196,7 +196,7 @@ class Program:
 
 @contextlib.contextmanager
 def writing_until_moved(cluster: kube.Cluster, history: History, places: Sequence[Where]) -> Iterator[None]:
-    """A producer runs at a cluster all the time, from before the home moves away until it is told of that."""
+    """Run a producer at a cluster from before the home moves away until it is notified of the move."""
     writer = Writer("w-until-moved", history, cluster.bootstrap, places)
     writer.forgives = lambda error: error.code() == KafkaError.POLICY_VIOLATION
     writer.start()
@@ -250,7 +250,7 @@ def test_the_copy_takes_over_and_gives_back(pair: Pair) -> None:
         wanted = cursors(pair.north, group, places)
         kube.until("its cursors are there", lambda: cursors(pair.south, group, places) == wanted, every_s=1)
         with cut(pair.north, pair.south):
-            # North has it that it is the home still: what it takes now it alone has.
+            # North still considers itself the home: only it has the records that it accepts now.
             Program(pair.north, lost, f"{group}-lost", places, "lost").run(WRITTEN)
             began = time.monotonic()
             (moved,) = pair.south.headrace("topic", "move-home", f"{STREAM}:{topic}", "--force")

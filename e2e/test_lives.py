@@ -1,4 +1,6 @@
-"""Resources, charts and namespaces that go: what is to stay is there when they come again, and nothing hangs."""
+"""Resources, charts and namespaces that are deleted: retained data exist when they are created again, and nothing
+hangs.
+"""
 
 import time
 import uuid
@@ -18,7 +20,7 @@ AGAIN_S = 150.0
 
 @pytest.fixture(scope="module")
 def three(namespace: str) -> Iterator[kube.Cluster]:
-    """Three nodes that are ready, and that clients find at the same place when they come again."""
+    """Three nodes that are ready, with fixed ports, so that clients find them again after a deletion."""
     cluster = kube.Cluster("c", namespace)
     cluster.apply()
     cluster.await_ready()
@@ -28,7 +30,7 @@ def three(namespace: str) -> Iterator[kube.Cluster]:
 
 @pytest.fixture
 def doomed(kind: None) -> Iterator[kube.Cluster]:
-    """In a namespace of its own, a cluster, a Stream and a Topic that go with all that is in them."""
+    """In its own namespace, a cluster, a Stream and a Topic that are deleted with all their data."""
     name = f"e2e-{uuid.uuid4().hex[:6]}"
     kube.kubectl("create", "namespace", name)
     cluster = kube.Cluster("d", name, nodes=1, reclaimPolicy="Delete")
@@ -47,13 +49,13 @@ def doomed(kind: None) -> Iterator[kube.Cluster]:
 
 
 def declare(cluster: kube.Cluster, name: str, policy: str) -> None:
-    """A Stream at the path of its name."""
+    """Apply a Stream at the path `/name`."""
     spec = {"clusterRef": {"name": cluster.name}, "path": f"/{name}", "reclaimPolicy": policy}
     kube.apply(kube.resource("Stream", name, cluster.namespace, spec))
 
 
 def write(cluster: kube.Cluster, topic: str) -> dict[Where, list[tuple[int, bytes]]]:
-    """RECORDS to a new topic; as they are to be found again."""
+    """Write RECORDS to a new topic; return them as they must be read back."""
     make_topics(cluster, [topic], 1)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     values = [f"{topic}/{number}".encode() for number in range(RECORDS)]
@@ -64,7 +66,7 @@ def write(cluster: kube.Cluster, topic: str) -> dict[Where, list[tuple[int, byte
 
 
 def streams(cluster: kube.Cluster) -> set[str]:
-    """The paths of those that there are."""
+    """Return the paths of the cluster's streams."""
     return {each["path"] for each in cluster.headrace("stream", "list")}
 
 
@@ -91,7 +93,7 @@ def test_a_stream_that_is_deleted_leaves_its_records_unless_it_says_otherwise(th
 
 
 def test_a_cluster_that_is_deleted_under_its_streams_and_applied_again_has_everything(three: kube.Cluster) -> None:
-    declare(three, "kept", "Delete")  # with its cluster gone, that is no reason to wait, nor to delete anything
+    declare(three, "kept", "Delete")  # once its cluster is gone, the policy neither blocks nor deletes anything
     kube.until("the Stream is there", lambda: kube.is_ready("stream", "kept", three.namespace))
     written = write(three, "/kept:records")
     load = Load(three)

@@ -1,4 +1,4 @@
-"""Thousands of Topic resources, and many more topics that are none: what they cost the operator."""
+"""Thousands of Topic resources, and many more topics without resources: what they cost the operator."""
 
 import json
 import time
@@ -19,12 +19,12 @@ AT_ONCE = 1_000
 MADE_S = 60.0
 QUIET_S = 60.0
 WRITES_EACH = 4
-"""Of a Topic that is new: its status, when it is seen and when its figures are known; with some to spare."""
+"""Most writes to a new Topic: its status when it is seen, and when its figures are known; with some reserve."""
 MORE_MIB = 20.0
 
 
 def declare(cluster: kube.Cluster, names: list[str]) -> None:
-    """Topics as resources."""
+    """Create Topic resources."""
     spec = {"clusterRef": {"name": cluster.name}, "stream": "/declared", "partitions": 1}
     items = [kube.resource("Topic", name, cluster.namespace, spec) for name in names]
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
@@ -32,7 +32,7 @@ def declare(cluster: kube.Cluster, names: list[str]) -> None:
 
 
 def await_topics(cluster: kube.Cluster, count: int, timeout_s: float) -> None:
-    """Until so many are ready."""
+    """Wait until `count` Topics are ready."""
     ready = '{range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'
 
     def all_ready() -> bool:
@@ -44,14 +44,14 @@ def await_topics(cluster: kube.Cluster, count: int, timeout_s: float) -> None:
 
 
 def versions(cluster: kube.Cluster) -> dict[str, str]:
-    """By Topic, what each write to it changes."""
+    """Return each Topic's version, which every write changes."""
     shown = '{range .items[*]}{.metadata.name}={.metadata.resourceVersion}{"\\n"}{end}'
     lines = kube.kubectl("get", "topics", "-n", cluster.namespace, "-o", f"jsonpath={shown}").split()
     return dict(line.split("=") for line in lines)
 
 
 def over_a_quiet_time(cluster: kube.Cluster) -> tuple[float, float, int]:
-    """(share of a core, reconciles, Topics that were written to) of some time in which nothing is asked for."""
+    """Return (share of a core, reconciles, Topics that were written to) over a time in which nothing is changed."""
     before, (_, core), wrote = versions(cluster), kube.operator_process(), reconciles()
     began = time.monotonic()
     time.sleep(QUIET_S)
@@ -61,18 +61,18 @@ def over_a_quiet_time(cluster: kube.Cluster) -> tuple[float, float, int]:
 
 
 def reconciles() -> float:
-    """That the operator has done, or failed to do."""
+    """Return how many reconciles the operator has finished, successful or not."""
     figures = kube.operator_figures()
     return sum(value for name, value in figures.items() if name.startswith("headrace_operator_reconciles_total"))
 
 
 def writes() -> float:
-    """That the operator has sent to the API server."""
+    """Return how many writes the operator has sent to the API server."""
     return kube.operator_figures()["headrace_operator_writes_total"]
 
 
 def stream(cluster: kube.Cluster, name: str) -> None:
-    """At the path of its name."""
+    """Apply a Stream at the path `/name`."""
     spec = {"clusterRef": {"name": cluster.name}, "path": f"/{name}"}
     kube.apply(kube.resource("Stream", name, cluster.namespace, spec))
     kube.until("the Stream is there", lambda: kube.is_ready("stream", name, cluster.namespace))
@@ -84,7 +84,7 @@ def test_an_operator_of_two_hundred_resources_is_idle(three: kube.Cluster) -> No
     declare(three, [f"idle-{number}" for number in range(IDLE_RESOURCES)])
     await_topics(three, IDLE_RESOURCES, RECONCILED_S)
     took = time.monotonic() - began
-    time.sleep(QUIET_S)  # figures come once more
+    time.sleep(QUIET_S)  # figures are written once more
     core, _, written = over_a_quiet_time(three)
     memory, _ = kube.operator_process()
     kube.report(
@@ -120,7 +120,7 @@ def test_two_thousand_topics_are_reconciled_and_left_alone(three: kube.Cluster) 
         memory_mib=kube.below(memory, MEMORY_MIB),
         writes_each=kube.below(each, WRITES_EACH),
         core_percent_when_idle=100 * core,
-        reconciles_when_idle=kube.below(looked, 1.5 * RESOURCES),  # a sweep looks at each once
+        reconciles_when_idle=kube.below(looked, 1.5 * RESOURCES),  # a sweep reconciles each once
         written_when_idle=kube.below(written, RESOURCES / 100),
     )
 

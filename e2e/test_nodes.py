@@ -1,4 +1,4 @@
-"""Pods, workers and claims that go: no acknowledged record is lost, and writes go on."""
+"""Pods, workers and claims that fail or are deleted: no acknowledged record is lost, and writes continue."""
 
 import time
 
@@ -10,7 +10,7 @@ from kit.cluster_clients import Load
 GO_ON_S = 15.0
 PAUSE_S = 5.0
 SILENT_WORKER_S = 90.0
-"""Clients wait for an answer of a worker that closes no connection, 60 s by librdkafka's default."""
+"""Time limit with a worker that closes no connection: clients wait for its answer, 60 s by librdkafka's default."""
 BACK_S = 600.0
 
 

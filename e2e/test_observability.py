@@ -1,4 +1,4 @@
-"""What a platform team sees of Headrace: Prometheus scrapes what the PodMonitors choose, and alerts come and go."""
+"""Headrace's monitoring: Prometheus scrapes what the PodMonitors select, and alerts fire and clear."""
 
 import json
 import re
@@ -21,13 +21,13 @@ STACK = "kube-prometheus-stack"
 OF_THE_MACHINE = (
     *("HeadraceLoopLag", "HeadraceSyncSlow", "HeadraceDiskLow", "HeadraceDiskFull", "HeadraceDiskFullSoon"),
 )
-"""Alerts that are left out: whether the machine of the tests is slow or full is not for them to say."""
+"""Alerts that are disabled: they would report that the tests' machine is slow or full."""
 MEMORY_MIB = 150.0
 SCRAPED_S = 30.0
 AWAY_S = 240.0
 DAYS_SOON = 10
 MAY_HAVE_NOTHING = {
-    # By topic alone where it is asked for; the others where something has gone wrong, or where there is security.
+    # Only with metrics by topic, after a failure, or with security.
     *("Errors that clients get", "Errors", "Certificate", "Throttled", "Logins", "Not as asked for"),
     *("Without series of their own", "Records of topics", "Failovers, rolls, moves"),
 }
@@ -40,7 +40,7 @@ HELD_BACK_S = BEHIND_S = 300 / monitoring.HURRY
 
 @pytest.fixture(scope="module", autouse=True)
 def monitored(kind: None) -> Iterator[None]:
-    """The chart as for kube-prometheus-stack."""
+    """The charts, installed as for kube-prometheus-stack."""
     monitoring.install_crds()
     values = {
         "metrics.podMonitor.enabled": "true",
@@ -63,7 +63,7 @@ def prometheus(monitored: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def test_the_api_server_takes_pod_monitors_and_rules_as_they_are() -> None:
-    """Strictly: what a schema does not know would be dropped in silence."""
+    """With strict validation: otherwise unknown fields would be dropped silently."""
     with kube.reported(f"{BEHAVIOUR}: the API server takes all that the chart makes"):
         manifest = kube.run("helm", "get", "manifest", "headrace", "-n", kube.SYSTEM)
         strictly = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
@@ -93,7 +93,7 @@ def test_prometheus_scrapes_nodes_and_operator_and_dashboards_show_them(
         kube.until("all targets are scraped", scraped, timeout_s=SCRAPED_S)
         figures["scraped_s"] = round(time.monotonic() - began, 1)
         assert {int(each.labels["node"]) for each in prometheus.query(f"headrace_ready{{{of}}} == 1")} == three.ids()
-        # A label of Headrace's own, which every target has too.
+        # `container` is both a label of Headrace and a label of every target.
         led = {int(each.labels["container"]) for each in prometheus.query(f"headrace_container_leads{{{of}}} == 1")}
         assert led == set(three.containers())
         assert not prometheus.query(f'headrace_container_leads{{{of},exported_container!=""}}')
@@ -114,7 +114,9 @@ def test_prometheus_scrapes_nodes_and_operator_and_dashboards_show_them(
 
 
 def without_data(prometheus: monitoring.Prometheus, cluster: kube.Cluster) -> set[str]:
-    """Titles of panels that show nothing of cluster and operator; dashboards are as Grafana's sidecar finds them."""
+    """Return the titles of panels without data of the cluster and the operator, from the dashboards that Grafana's
+    sidecar finds.
+    """
     found = set()
     for name in BOARDS:
         (board,) = (
@@ -137,7 +139,7 @@ def test_no_alert_fires_while_pods_are_made_anew(three: kube.Cluster, prometheus
     prometheus.await_calm()
     since = time.monotonic()
     roll(three, behaviour=f"{BEHAVIOUR}: a rolling restart", pod={"labels": {"rolled": "once"}})
-    # What is wrong still after the last pod's start is told once alerts are not held back by that any more.
+    # Faults that remain after the last pod's start fire once that start no longer holds alerts back.
     of = f'namespace="{three.namespace}",job="{three.name}"'
     over = f"min(time() - headrace_start_time_seconds{{{of}}}) > {HELD_BACK_S}"
     kube.until("it is over for the alerts too", lambda: prometheus.query(over), timeout_s=2 * HELD_BACK_S, every_s=1)
@@ -163,7 +165,7 @@ def test_a_node_that_hangs_is_told(three: kube.Cluster, prometheus: monitoring.P
 
 
 def test_a_pod_that_finds_no_worker_is_told(three: kube.Cluster, prometheus: monitoring.Prometheus) -> None:
-    """It is no target of Prometheus, so that no `up` says 0: the other nodes and the operator tell of it."""
+    """The pod is no target of Prometheus, so no `up` is 0: the other nodes and the operator report it."""
     pod = f"{three.name}-2"
     worker = next(each["spec"]["nodeName"] for each in three.pods() if each["metadata"]["name"] == pod)
     of = f'namespace="{three.namespace}",job="{three.name}"'
@@ -198,7 +200,7 @@ def test_an_operator_that_is_away_is_told(prometheus: monitoring.Prometheus) -> 
 def test_a_certificate_that_ends_soon_is_told_until_it_is_another(
     namespace: str, prometheus: monitoring.Prometheus
 ) -> None:
-    """Of a secure cluster, whose metrics are scraped as others are."""
+    """On a secure cluster, whose metrics are scraped like those of others."""
     listener = {"name": "own", "port": 9300, "certificate": {"secretRef": {"name": "own"}}}
     cluster = kube.Cluster(
         "secure", namespace, nodes=1, security={"enabled": True}, listeners={"additional": [listener]}
@@ -217,7 +219,7 @@ def test_a_certificate_that_ends_soon_is_told_until_it_is_another(
 
 
 def show(cluster: kube.Cluster, *, days: int) -> None:
-    """Have the Secret `own` hold a certificate of a company's authority that lasts so long."""
+    """Put a certificate of a company's authority that is valid for `days` into the Secret `own`."""
     company = Authority.create("company", days=365, now=time.time())
     hosts = [f"{cluster.name}-bootstrap.{cluster.namespace}.svc"]
     shown = company.issue("own", days=days, now=time.time(), hosts=hosts, client=False)
@@ -235,7 +237,7 @@ def show(cluster: kube.Cluster, *, days: int) -> None:
 def test_a_link_that_cannot_keep_up_is_told(
     three: kube.Cluster, namespace: str, prometheus: monitoring.Prometheus
 ) -> None:
-    """As its throttle holds it back; it is raised, as the runbook says."""
+    """The link's throttle holds it back; it is raised, as in the runbook."""
     south = kube.Cluster("south", namespace, nodes=1)
     south.apply()
     south.await_ready()

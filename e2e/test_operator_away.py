@@ -1,4 +1,5 @@
-"""The operator is killed, restarted, upgraded or away: no storage pod restarts by it, and failover does not need it."""
+"""The operator is killed, restarted, upgraded or absent: that restarts no storage pod, and failover does not need it.
+"""
 
 import time
 
@@ -11,13 +12,13 @@ LOOKED_S = 120.0
 
 
 def deployment(*command: str) -> str:
-    """kubectl, about the operator's Deployment."""
+    """Run kubectl on the operator's Deployment."""
     verb, *more = command
     return kube.kubectl(*verb.split(), "deployment/headrace", "-n", kube.SYSTEM, *more)
 
 
 def await_another(before: str) -> float:
-    """Until another operator runs and has looked at everything; how long that took."""
+    """Wait until another operator runs and has reconciled everything; return the seconds that it took."""
     since = time.monotonic()
     kube.until("another operator runs", lambda: kube.operator_pod() != before, timeout_s=LOOKED_S)
 
@@ -51,7 +52,7 @@ def test_an_operator_that_is_killed_restarted_or_upgraded_restarts_no_storage_po
         three.await_ready()
         assert three.lives() == lives
         assert {pod["spec"]["containers"][0]["image"] for pod in three.pods()} == {image}
-        three.scale(4)  # and what comes now is of the version that runs
+        three.scale(4)  # a new pod has the running version too
         three.await_ready()
         assert {pod["spec"]["containers"][0]["image"] for pod in three.pods()} == {image}
         three.scale(3)

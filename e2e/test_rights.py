@@ -1,4 +1,4 @@
-"""An operator that may look at one namespace and no further: the chart's `namespaces`, without `clusterRights`."""
+"""An operator that may read only one namespace: the chart's `namespaces`, without `clusterRights`."""
 
 import uuid
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def elsewhere(kind: None) -> Iterator[str]:
 
 @pytest.fixture
 def bounded(namespace: str) -> Iterator[None]:
-    """The operator, with rights in one namespace alone."""
+    """The operator, with rights in one namespace only."""
     before = kube.operator_pod()
     try:
         kube.install(namespaces=f"{{{namespace}}}", clusterRights="false")
@@ -34,7 +34,7 @@ def bounded(namespace: str) -> Iterator[None]:
 
 
 def a_workers_address() -> str:
-    """Where NodePorts are reached; an operator that may not look at workers has to be told."""
+    """Return the address of NodePorts; an operator that may not read workers needs it in the resource."""
     worker = kube.get("node", kube.workers()[0])
     assert worker is not None
     return next(each["address"] for each in worker["status"]["addresses"] if each["type"] == "InternalIP")

@@ -1,4 +1,4 @@
-"""Pods that are made anew since the resource asks for other ones: one at a time, and no program notices."""
+"""Rolling restarts after changes of the resource: one pod at a time, without errors at clients."""
 
 import time
 

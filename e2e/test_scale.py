@@ -1,4 +1,5 @@
-"""More nodes and fewer: what is asked for comes about with nothing copied, nothing lost, and no refusal overruled."""
+"""More nodes and fewer: the requested size is reached without copying, without loss, and without overriding a refusal.
+"""
 
 import json
 import time
@@ -11,16 +12,16 @@ from confluent_kafka.admin import AdminClient
 from kit.cluster_clients import CALL_S, Load, at
 
 THERE_S = 320.0
-"""For Kubernetes to make volumes and start pods; what is measured begins after it."""
+"""Seconds for Kubernetes to create volumes and start pods, before the measurement begins."""
 CARRY_S = 30.0
 DRAINED_S = 400.0
 FILLING = 3_000
-"""Bytes of a record: enough for a node that has joined to be found to carry little."""
+"""Bytes of a record: enough for a new node to count as lightly loaded."""
 
 
 @pytest.fixture(scope="module")
 def three(namespace: str) -> Iterator[kube.Cluster]:
-    """Three nodes that are ready, and take their loads serious."""
+    """Three nodes that are ready, and rebalance under small loads."""
     floors = {"traffic": "1Mi", "requests": 500}
     cluster = kube.Cluster("c", namespace, balance={"floors": floors})
     cluster.apply()
@@ -30,13 +31,13 @@ def three(namespace: str) -> Iterator[kube.Cluster]:
 
 
 def leaders(load: Load) -> set[int]:
-    """The ids of the nodes that lead what is written to."""
+    """Return the ids of the nodes that lead the written topics."""
     told = AdminClient(at(load.cluster.bootstrap)).list_topics(timeout=CALL_S).topics
     return {part.leader for topic in load.topics for part in told[topic].partitions.values()}
 
 
 def grow(cluster: kube.Cluster, load: Load, nodes: int) -> tuple[set[int], float, float]:
-    """(ids of the new nodes, seconds until they were there, seconds from then until they carried writes)."""
+    """Return (ids of the new nodes, seconds until they had registered, seconds from then until they led writes)."""
     before, held = cluster.ids(), {number: set(each["replicas"]) for number, each in cluster.containers().items()}
     missing = nodes - len(before)
     since = time.monotonic()
@@ -68,7 +69,7 @@ def grow(cluster: kube.Cluster, load: Load, nodes: int) -> tuple[set[int], float
 
 
 def shrink(cluster: kube.Cluster, load: Load, nodes: int) -> float:
-    """Seconds until the last pods, and all that was theirs, have gone."""
+    """Return the seconds until the last pods, with their claims and nodes, were gone."""
     since = time.monotonic()
     cluster.scale(nodes)
 

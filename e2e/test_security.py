@@ -1,4 +1,4 @@
-"""A cluster with security on kind: who comes in, and an authority that is renewed while clients go on."""
+"""A cluster with security on kind: which clients get in, and the renewal of an authority while clients run."""
 
 import json
 import textwrap
@@ -17,20 +17,20 @@ from kit.patience import PATIENCE
 TOPIC = "/plant:pumps"
 OVERLAP_S = 60.0
 LOOK_S = 30.0
-"""What the operator and the nodes take to see that something is due, and to take it up."""
+"""Seconds that the operator and the nodes take to notice that something is due, and to apply it."""
 MACHINES_PORT = 9300
 COMPANY = Authority.create("company", days=30, now=time.time())
-"""Of somebody else, whom the listener `machines` trusts."""
+"""An external authority, which the listener `machines` trusts."""
 
 
 def user(name: str, namespace: str, **spec: Any) -> kube.Body:
-    """Of the cluster, for clients outside."""
+    """Return a StreamUser of the cluster, for clients outside."""
     return kube.resource("StreamUser", name, namespace, {"clusterRef": {"name": "c"}, "listener": "external", **spec})
 
 
 @pytest.fixture(scope="module")
 def secure(namespace: str) -> Iterator[kube.Cluster]:
-    """A cluster of one node, alice who may use the stream /plant, and bob who may not."""
+    """A cluster of one node; alice may use the stream /plant, bob may not."""
     certificates = {"overlap": f"{OVERLAP_S:.0f}s"}
     given = {"configMapRef": {"name": "company", "key": "ca.pem"}}
     machines = {"name": "machines", "port": MACHINES_PORT, "protocol": "SSL", "clientCa": given}
@@ -56,14 +56,14 @@ def secure(namespace: str) -> Iterator[kube.Cluster]:
     cluster.await_ready()
     for kind, name in (("stream", "plant"), ("streamuser", "alice"), ("streamuser", "bob")):
         kube.until(f"{kind} {name} is ready", lambda at=(kind, name): kube.is_ready(*at, namespace))
-    # Its address outside is known once the pod has a worker; nodes look for certificates every ten seconds.
+    # The address outside is known once the pod has a worker; nodes check certificates every ten seconds.
     kube.until("alice comes in", lambda: comes_in(kube.client_of("alice", namespace)))
     yield cluster
     cluster.close()
 
 
 def comes_in(properties: dict[str, Any]) -> bool:
-    """Whether a client learns of the cluster's nodes."""
+    """Return whether a client can connect and list the cluster's nodes."""
     try:
         return bool(AdminClient(properties).list_topics(timeout=5).brokers)
     except KafkaException:
@@ -71,7 +71,7 @@ def comes_in(properties: dict[str, Any]) -> bool:
 
 
 def produced(properties: dict[str, Any], value: bytes) -> KafkaError | None:
-    """What comes of one record."""
+    """Produce one record; return the error, or None."""
     said: list[KafkaError | None] = []
     producer = Producer({**properties, "message.timeout.ms": int(20_000 * PATIENCE)})
     producer.produce(TOPIC, value, on_delivery=lambda error, _: said.append(error))
@@ -114,7 +114,7 @@ IN_POD = """
     plain = socket.create_connection(("localhost", told["port"]), timeout=30)
     try:
         with context.wrap_socket(plain, server_hostname="localhost") as connection:
-            # ApiVersions 0: with TLS 1.3 a client sees at its first read alone that its certificate was refused.
+            # ApiVersions 0: with TLS 1.3 a client learns only at its first read that its certificate was refused.
             connection.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))
             print("answered" if connection.recv(4) else "ended")
     except OSError as error:
@@ -141,7 +141,7 @@ def test_a_listener_more_takes_certificates_of_the_authority_that_it_names(secur
 
 
 def answer(cluster: kube.Cluster, authority: Authority, name: str = "press-7") -> str:
-    """What the listener `machines` says to a client in a pod with a certificate of the authority."""
+    """Return the answer of the listener `machines` to a client in a pod with a certificate of the authority."""
     shown = authority.issue(name, days=1, now=time.time(), client=True)
     told = json.dumps({"certificate": shown.certificate, "key": shown.key, "port": MACHINES_PORT})
     command = ("python", "-c", textwrap.dedent(IN_POD))
@@ -173,7 +173,7 @@ def test_an_authority_is_renewed_while_a_client_goes_on(secure: kube.Cluster) ->
         def renewed() -> bool:
             goes_on()
             current = _ca("c-cluster-ca", secure)
-            # By the new one alone: nodes show its certificates.
+            # The client trusts only the new authority: nodes show its certificates.
             return current != first and comes_in({**kube.client_of("alice", secure.namespace), "ssl.ca.pem": current})
 
         kube.until("nodes have certificates of the new authority", renewed, timeout_s=OVERLAP_S + 3 * LOOK_S)
@@ -188,7 +188,7 @@ def test_an_authority_is_renewed_while_a_client_goes_on(secure: kube.Cluster) ->
 
 @pytest.mark.ci_part
 def test_no_secret_stands_anywhere_but_in_secrets(secure: kube.Cluster) -> None:
-    """In no other object, event or log of all that was written for the cluster until now."""
+    """No secret is in any other object, event or log written for the cluster so far."""
     with kube.reported("12 a secure cluster: no secret is written") as figures:
         secrets = kube.secret_texts(secure.namespace)
         assert len(secrets) >= 8, "three passwords, keys of authorities and certificates, the cluster's own secret"
@@ -211,5 +211,5 @@ def test_no_secret_stands_anywhere_but_in_secrets(secure: kube.Cluster) -> None:
 
 
 def _ca(secret: str, cluster: kube.Cluster) -> str:
-    """The certificates that a Secret has as `ca.crt`."""
+    """Return the certificates in a Secret's `ca.crt`."""
     return kube.held(secret, cluster.namespace)["ca.crt"]

@@ -1,4 +1,4 @@
-"""A cluster whose operator changes its version first, then its nodes: forward, back, and only as far as can be."""
+"""A cluster whose operator is upgraded first, then its nodes: forward, back, and only as far as possible."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = needs_level_0
 
 @pytest.fixture(scope="module")
 def old_operator(kind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The operator and the CRDs of the version that knows of no levels, its nodes' image too; this version after it."""
+    """The operator, CRDs and nodes' image of a version without feature levels; this version afterwards."""
     source: Path = tmp_path_factory.mktemp("old") / "source"
     export(LEVEL_0, source)
     kube.build(["node", "operator"], source=source, tag=LEVEL_0)
@@ -30,7 +30,7 @@ def old_operator(kind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def await_level(cluster: kube.Cluster, level: int, reason: str) -> None:
-    """Until the resource says so."""
+    """Wait until the resource reports the level and the reason."""
 
     def told() -> bool:
         found = (cluster.body["status"].get("featureLevel"), *cluster.condition(LEVEL))
@@ -81,6 +81,6 @@ def test_the_operator_is_upgraded_first_and_then_the_nodes_and_back_until_the_le
 
 
 def said(cluster: kube.Cluster, pod: str) -> str:
-    """By the process of a pod, and by the one before it."""
+    """Return the log of a pod's process, and of the one before it."""
     logs = ("logs", pod, "-n", cluster.namespace, "--tail=20")
     return kube.kubectl(*logs, check=False) + kube.kubectl(*logs, "--previous", check=False)

@@ -266,7 +266,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help=f"stages, with commas between: of {', '.join(known)}")
     parser.add_argument("--without", default="", help="stages that are left out")
     asked = parser.parse_args()
-    # Either signal ends the stages, by SIGINT; the handlers are set since a script's background jobs ignore SIGINT.
+    # Either signal interrupts this program, which then ends its stages. A script's background jobs ignore SIGINT, and
+    # the stages would inherit that: setting a handler also makes them receive SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     only, without = (

@@ -30,7 +30,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Add the last cluster's state to the report of a failure."""
     report = yield
     if report.when != "teardown" and report.failed and kube.Cluster.last is not None:
-        report.sections.append(("The cluster", kube.traces(kube.Cluster.last)))
+        report.sections.append(("The cluster", kube.diagnosis(kube.Cluster.last)))
     return report
 
 

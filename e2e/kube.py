@@ -331,7 +331,7 @@ def is_up(pod: Body) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def traces(cluster: "Cluster") -> str:
+def diagnosis(cluster: "Cluster") -> str:
     """Return, for a failed test, the cluster's state, the latest events and operator logs, and the pods that are not
     ready.
     """

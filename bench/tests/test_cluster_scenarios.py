@@ -1,4 +1,4 @@
-"""Silences of partitions, and which of them a kill is charged with."""
+"""Gaps of partitions, and the gap that each kill causes."""
 
 import pytest
 from bench import wire

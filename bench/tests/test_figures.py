@@ -1,4 +1,4 @@
-"""Quantiles and ratios, by hand-checked examples and by what must always hold."""
+"""Quantiles and ratios, by hand-checked examples and by their invariants."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Kafka's performance programs print text; the figures in it are found, or their absence is an error."""
+"""The output of Kafka's performance programs is parsed, or an error is raised."""
 
 import pytest
 from bench.java_tools import ToolFailed, read_consumer_line, read_producer_summary

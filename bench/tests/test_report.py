@@ -1,4 +1,4 @@
-"""The table says what was measured, what failed, and whether a goal was reached."""
+"""The table reports what was measured, what failed, and whether a goal was reached."""
 
 import json
 from pathlib import Path

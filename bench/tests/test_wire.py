@@ -1,4 +1,4 @@
-"""The harness's own small client encodes what Kafka's implementations understand."""
+"""The harness's small client is compatible with Kafka's implementations."""
 
 import socket
 import subprocess

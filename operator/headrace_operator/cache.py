@@ -45,13 +45,13 @@ class Cache:
 
     def __init__(self) -> None:
         self._by_kind: dict[str, dict[tuple[str, str], Body]] = {}
-        self._dead: dict[str, None] = {}
+        self._deleted: dict[str, None] = {}
         """The uids of the last deleted resources: a list that was under way does not bring them back."""
-        self._learnt: list[Callable[[Key, Body], None]] = []
+        self._listeners: list[Callable[[Key, Body], None]] = []
 
     def on_learnt(self, listener: Callable[[Key, Body], None]) -> None:
         """Call `listener` with each resource whose answer to a write holds a change that no watch will report."""
-        self._learnt.append(listener)
+        self._listeners.append(listener)
 
     def take(self, body: Body, *, deleted: bool = False) -> News:
         """Record a resource's current state, or its last one before deletion. A state older than the known one is no
@@ -63,12 +63,12 @@ class Cache:
         known = of_kind.get(at)
         uid = body["metadata"].get("uid")
         if deleted:
-            self._bury(uid)
+            self._note_deleted(uid)
             if known is None or known["metadata"].get("uid") != body["metadata"].get("uid"):
                 return News.NOTHING
             del of_kind[at]
             return News.CHANGED
-        if uid in self._dead or (known is not None and _is_older(body, known)):
+        if uid in self._deleted or (known is not None and _is_older(body, known)):
             return News.NOTHING
         meta = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
         of_kind[at] = {**body, "metadata": meta}
@@ -83,7 +83,7 @@ class Cache:
         if known is None or self.take(body) is not News.CHANGED:
             return  # deleted meanwhile, or nothing new
         if not _asks_the_same(known, body, names=SOMEBODY_ELSES):
-            for listener in self._learnt:
+            for listener in self._listeners:
                 listener(key, body)
 
     def gone(self, key: Key, *, uid: str | None = None) -> bool:
@@ -95,12 +95,12 @@ class Cache:
         del of_kind[key.namespace, key.name]
         return True
 
-    def _bury(self, uid: str | None) -> None:
+    def _note_deleted(self, uid: str | None) -> None:
         if uid is None:
             return
-        self._dead[uid] = None
-        if len(self._dead) > DEAD:
-            del self._dead[next(iter(self._dead))]
+        self._deleted[uid] = None
+        if len(self._deleted) > DEAD:
+            del self._deleted[next(iter(self._deleted))]
 
     def get(self, key: Key) -> Body | None:
         """Return one resource; None if it is not known."""

@@ -219,14 +219,14 @@ class Engine:
             work = self._work[key]
             work.running_since = time.monotonic()
             work.again = False
-            delay = await self._one(key)
+            delay = await self._reconcile_one(key)
             del self._work[key]
             if work.again and key not in self._attempts:
                 self._enqueue(key)
             elif delay is not None:
                 self.later(key, delay)
 
-    async def _one(self, key: Key) -> float | None:
+    async def _reconcile_one(self, key: Key) -> float | None:
         attempts = self._attempts.pop(key, 0)
         begun = time.monotonic()
         failure: Exception | None = None

@@ -48,14 +48,14 @@ class RevisionWatch:
     async def _run(self) -> None:
         while not self.set_back:
             try:
-                self._heed(await self._revision())
+                self._check(await self._revision())
             except (HeadraceError, ValueError) as error:
                 log.debug("the revision of the API server is not known", error=str(error))
             except Exception:
                 log.exception("looking for the revision of the API server went wrong")
             await asyncio.sleep(self._every_s)
 
-    def _heed(self, revision: int) -> None:
+    def _check(self, revision: int) -> None:
         if revision < self._highest:
             self.set_back = (
                 f"the API server went back from revision {self._highest} to {revision} (etcd was restored from a "

@@ -1,5 +1,6 @@
-"""An operator that runs; and HEADRACE_ALL_CHECKS: a test that would be skipped for want of a program or a file has
-failed (`make charts`)."""
+"""A running operator; and HEADRACE_ALL_CHECKS, with which a test that would be skipped for a missing program or file
+fails instead (`make charts`).
+"""
 
 import os
 from collections.abc import AsyncIterator, Generator

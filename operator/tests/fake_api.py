@@ -1,8 +1,8 @@
-"""An API server in memory, over the seam of headrace_operator.kube.Api.
+"""An API server in memory that implements headrace_operator.kube.Api.
 
-It does what reconcilers rely on: server-side apply (a field that its manager asks for no longer goes), merge patches,
-conflicts, finalizers, garbage collection by owner, generations and versions. It may be told to refuse a call, and to
-lose the answer to a write that has taken place. A call that the chart's rules do not allow fails the test.
+It implements what reconcilers rely on: server-side apply (fields that their manager no longer applies are removed),
+merge patches, conflicts, finalizers, garbage collection by owner, generations and versions. Tests can make it refuse a
+call, or lose the response to a completed write. A call that the chart's rules do not allow fails the test.
 """
 
 import copy
@@ -24,9 +24,9 @@ class FakeApi:
         self.writes: list[str] = []
         self.reads = 0
         self.used: set[rights.Right] = set()
-        """What was asked for."""
+        """The rights that were used."""
         self.fail_after: int | None = None
-        """Writes from now on, after the last of which the answer is lost."""
+        """How many more writes are answered; the response to the last one is lost."""
         self.refuse: Callable[[str, str], ApiError | None] = lambda method, path: None
         self._applied: dict[tuple[str, str], Object] = {}
         self._version = 0
@@ -64,7 +64,7 @@ class FakeApi:
     # --- for tests
 
     def put(self, manifest: Object) -> Object:
-        """As anybody else would make or replace it."""
+        """Create or replace an object as another client would."""
         where = path_of(manifest)
         present = self.objects.get(where)
         return self._store(where, {**(present or {}), **copy.deepcopy(manifest)}, present)
@@ -79,11 +79,11 @@ class FakeApi:
         return found
 
     def remove(self, kind: str, name: str) -> None:
-        """As anybody else would delete it."""
+        """Delete an object as another client would."""
         found = self.one(kind, name)
         self._delete(path_of(found), {})
 
-    # --- inside
+    # --- internals
 
     def _get(self, path: str, params: Mapping[str, str]) -> Object:
         if path in self.objects:
@@ -208,7 +208,7 @@ def _at(found: Any, field: str) -> Any:
 
 
 def _check(changed: Object) -> None:
-    """Fields that exclude each other."""
+    """Refuse fields that exclude each other."""
     spec = changed.get("spec", {})
     match changed["kind"]:
         case "StatefulSet" if spec.get("updateStrategy", {}).get("type") == "OnDelete":
@@ -220,7 +220,7 @@ def _check(changed: Object) -> None:
 
 
 def _prune(present: Object, before: Object, wanted: Object) -> None:
-    """Takes away what was asked for before and is no longer."""
+    """Remove fields that were applied before and no longer are."""
     for name, value in before.items():
         if name not in wanted:
             if isinstance(value, dict) and isinstance(present.get(name), dict):
@@ -269,7 +269,7 @@ KINDS = _kinds()
 
 
 class ClosingApi(FakeApi):
-    """One that its operator closes."""
+    """An API that its operator closes."""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""

@@ -1,6 +1,6 @@
 """A cluster behind a fake API: StatefulSets make pods and claims, pods make StorageNodes, and admin calls are answered.
 
-`converge` is all that Kubernetes and the nodes do by themselves in a while.
+`converge` does everything that Kubernetes and the nodes would do by themselves after a while.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ LOOKS = (
 
 
 class FakeCluster:
-    """What nodes answer. Drains end at once unless they are held."""
+    """The answers of nodes. Drains complete at once unless they are held."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -60,34 +60,34 @@ class FakeCluster:
         self.topics: dict[str, Object] = {}
         self.volumes: dict[str, Object] = {"default": {"volume": "default", "replicas": 3, "min_in_sync": 2}}
         self.figures: Object = {}
-        """Of every stream."""
+        """The figures of every stream."""
         self.balancing: Object = {**balance_policy(Balance())}
         self.levels: Object | None = {**ORIGINAL, "raised_by_itself_after_s": 86_400.0}
-        """Of features; None: of a version that knows of none."""
+        """The feature levels; None for a version without levels."""
         self.moved: set[int] = set()
-        """Nodes that were emptied."""
+        """Nodes that were drained."""
         self.placed: dict[int, Object] = {}
-        """Zone, host and labels of nodes, as the cluster tells them."""
+        """Zone, host and labels of nodes, as the cluster reports them."""
         self.next_node = 1
         self.first_port = 30000
-        """Of the NodePorts that Kubernetes chooses."""
+        """The first NodePort that Kubernetes chooses."""
         self.happened: dict[str, list[Object]] = {}
-        """Events that nodes have seen, by address."""
+        """Events recorded by nodes, by address."""
         self.links: dict[tuple[str, str], Object] = {}
-        """By the bootstrap address of the cluster that copies, and name."""
+        """By the bootstrap address of the copying cluster, and name."""
         self.homes: list[Object] = []
-        """Of every stream's topics, as `link.topics` tells them."""
+        """The homes of every stream's topics, as `link.topics` reports them."""
         self.refuses: KafkaError | None = None
-        """What comes of asking a source."""
+        """The error of contacting a source."""
         self.holds_sources: asyncio.Event | None = None
         """Sources answer once it is set."""
         self.held = 0
         self.silent: set[str] = set()
         """Addresses that do not answer."""
         self.loses: tuple[str, bool] | None = None
-        """A method, the next answer of which is lost; whether what it asks for is done."""
+        """A method whose next answer is lost, and whether its action is done."""
         self.asked: Callable[[str], None] = lambda _bootstrap: None
-        """Hears of the address of every admin call."""
+        """Called with the address of every admin call."""
         self._asked = ""
         self.users: dict[str, Object] = {}
         """By name: groups, password, mechanisms."""
@@ -96,10 +96,10 @@ class FakeCluster:
         self.expressions: dict[tuple[str, str], str] = {}
         """By object and permission."""
         self.listeners: list[Object] = []
-        """As each node tells of them."""
+        """The listeners as each node reports them."""
         self.secured = False
         self.refuses_operator = ""
-        """Why the cluster does not take the operator's proofs; "": it does."""
+        """Why the cluster rejects the operator's credentials; "" if it accepts them."""
 
     async def call(
         self,
@@ -177,7 +177,7 @@ class FakeCluster:
         return Answer
 
     async def get(self, pod: Object, port: int, path: str) -> Answer | None:
-        """What pods answer over HTTP."""
+        """Return pods' responses over HTTP."""
         assert (port, path) == (8080, "/safez")
         why = self.unsafe.get(pod["metadata"]["name"], "")
         return None if why is None else Answer(503 if why else 200, f"{why or 'ok'}\n")
@@ -415,7 +415,7 @@ class FakeCluster:
         del self.users[name]
         return shown
 
-    # --- what Kubernetes and the nodes do
+    # --- actions of Kubernetes and the nodes
 
     def converge(self) -> None:
         for stateful_set in self.api.find("StatefulSet"):
@@ -490,11 +490,11 @@ class World:
         )
         self.woken: list[Key] = []
         self.watched: dict[Key, object] = {}
-        """What each cluster said of itself at its last look."""
+        """The status that each cluster reported at its last reconcile."""
         self.start_operator()
 
     def start_operator(self, *, image: str = IMAGE, sees_workers: bool = True) -> None:
-        """Anew: nothing is remembered."""
+        """Start a new operator, with nothing remembered."""
         self.routes = Routes()
         self.kube, self.cache = Kube(self.api), Cache()
         self.index = Index(self.cache)
@@ -523,7 +523,7 @@ class World:
         return Engine(self.reconcilers, cache=self.cache, referrers=self.index.concerned)
 
     def declare(self, kind: str, name: str, spec: Object, **meta: Any) -> Key:
-        """As kubectl apply does."""
+        """Apply a resource like kubectl apply."""
         body = {"apiVersion": API, "kind": kind, "metadata": {"name": name, "namespace": NS, **meta}, "spec": spec}
         present = self.api.find(kind, name)
         if present:
@@ -534,12 +534,12 @@ class World:
         return Key(kind, NS, name)
 
     async def once(self, key: Key) -> float | None:
-        """One reconcile of it, as it is now."""
+        """Reconcile a resource once in its present state."""
         self.watch()
         return await self.reconcilers[key.kind](key, self.cache.get(key))
 
     def watch(self) -> None:
-        """The cache is as the API server is."""
+        """Update the cache from the API server."""
         seen = set()
         for body in self.api.objects.values():
             if body["kind"] in self.reconcilers or body["kind"] == "Namespace":
@@ -553,7 +553,7 @@ class World:
                     self.index.concerned(key_of(body), body)
 
     async def run(self, key: Key, *, rounds: int = 40) -> int:
-        """Reconcile and let everything converge until nothing is written any more; how many rounds that took."""
+        """Reconcile and let everything converge until nothing is written any longer; return the number of rounds."""
         for number in range(rounds):
             before = [write for write in self.api.writes if "/events" not in write]
             version = self.api._version

@@ -1,4 +1,4 @@
-"""CRDs of other operators, as judges of objects that are made for these; `make charts` names their files."""
+"""CRDs of other operators, to validate objects that are created for these; `make charts` names their files."""
 
 from pathlib import Path
 from typing import Any
@@ -8,20 +8,20 @@ import yaml
 
 
 def check(made: dict[str, Any], crd: Path) -> None:
-    """Fails unless an object is as a CRD has it, with nothing that the API server would drop."""
+    """Fail unless an object matches a CRD, without fields that the API server would prune."""
     jsonschema = pytest.importorskip("jsonschema")
     definition = yaml.load(crd.read_text(), Loader=yaml.CSafeLoader)
     jsonschema.validate(made, closed(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
 
 
 def closed(schema: Any) -> Any:
-    """A structural schema that refuses what it would prune."""
+    """Return a structural schema that refuses what it would prune."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     found = {name: closed(value) for name, value in schema.items()}
-    if isinstance(pattern := found.get("pattern"), str):  # Go has flags anywhere
+    if isinstance(pattern := found.get("pattern"), str):  # Go allows flags anywhere in a pattern
         found["pattern"] = pattern.replace("^(?i)", "(?i)^")
     if found.get("x-kubernetes-int-or-string"):
         found.pop("anyOf", None)

@@ -1,4 +1,4 @@
-"""What the chart allows the operator, and what a call to the API server needs."""
+"""The rights that the chart gives the operator, and the rights that a call to the API server needs."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ _PATH: Final = re.compile(
 
 
 class Right(NamedTuple):
-    """One thing that may be done."""
+    """A right to do one thing."""
 
     group: str
     resource: str
@@ -22,7 +22,7 @@ class Right(NamedTuple):
 
 
 def rights_of(rules: Iterable[Mapping[str, Any]]) -> set[Right]:
-    """Of a Role's or ClusterRole's rules."""
+    """Return the rights in a Role's or ClusterRole's rules."""
     return {
         Right(group, resource, verb)
         for rule in rules
@@ -33,27 +33,27 @@ def rights_of(rules: Iterable[Mapping[str, Any]]) -> set[Right]:
 
 
 def in_a_namespace() -> set[Right]:
-    """Where it looks after resources, without helm: nothing in these rules is a value."""
+    """Return the rights in watched namespaces, without helm: these rules contain no template values."""
     text = (CHART / "_helpers.tpl").read_text()
     rules = text.partition('{{- define "headrace.rules" -}}')[2].partition("{{- end -}}")[0]
     return rights_of(yaml.safe_load(rules))
 
 
 def in_the_cluster() -> set[Right]:
-    """By the ClusterRole that there is by default."""
+    """Return the rights of the default ClusterRole."""
     text = (CHART / "rbac.yaml").read_text()
     rules = text.partition("kind: ClusterRole\n")[2].partition("rules:\n")[2].partition("{{-")[0]
     return rights_of(yaml.safe_load(rules))
 
 
 def before_uninstall() -> set[Right]:
-    """Of the hook's own Role, beside the operator's."""
+    """Return the rights of the hook's own Role, in addition to the operator's."""
     text = (CHART / "before-uninstall.yaml").read_text().partition("rules:\n")[2].partition("---")[0]
     return rights_of(yaml.safe_load(re.sub(r"\{\{.*?\}\}", "x", text)))
 
 
 def needed(method: str, path: str, *, is_apply: bool = False, is_there: bool = True) -> Sequence[Right]:
-    """For one call; an apply of what is not there yet makes it."""
+    """Return the rights that one call needs; applying an absent object creates it."""
     found = _PATH.fullmatch(path)
     assert found is not None, path
     resource = found["plural"] + (found["sub"] or "")

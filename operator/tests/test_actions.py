@@ -1,4 +1,4 @@
-"""What was being done, by the reason of an event."""
+"""The action of an event, by its reason."""
 
 import re
 

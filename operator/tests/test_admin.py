@@ -1,4 +1,4 @@
-"""Admin calls over real sockets, to a node that answers as it is told."""
+"""Admin calls over real sockets, to a node with scripted answers."""
 
 import asyncio
 import struct
@@ -19,7 +19,7 @@ class Node:
         self.connections = 0
         self.hang_up = False
         self.others = asyncio.Event()
-        """Set once those answer whom this node asks."""
+        """Set once the other nodes, which this one asks, answer."""
 
     async def start(self) -> str:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -137,7 +137,7 @@ async def test_calls_that_hang_hold_no_other_question_up(node: Node) -> None:
 
 
 class Answering:
-    """A connection that says yes to all."""
+    """A connection that accepts every call."""
 
     address = "c-0:9092"
 

@@ -1,4 +1,4 @@
-"""The resources as last seen: the newer state stays, and what is gone does not come back."""
+"""The resources as last seen: the newer state is kept, and deleted resources do not come back."""
 
 from typing import Any
 

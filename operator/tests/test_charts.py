@@ -1,4 +1,4 @@
-"""The charts as helm renders them (HEADRACE_HELM or `helm` on the path; without one these are skipped)."""
+"""The charts as rendered by helm (HEADRACE_HELM or `helm` on the path; without helm these tests are skipped)."""
 
 import json
 import os
@@ -132,7 +132,7 @@ def listed(*tables: Mapping[tuple[str, str], str]) -> set[Right]:
 
 
 def held(objects: list[dict[str, Any]]) -> dict[str, set[Right]]:
-    """By namespace; "": in all of them. Each role is bound, and to the operator alone."""
+    """Return the rights by namespace, "" for all namespaces. Each role is bound, and only to the operator."""
     found: dict[str, set[Right]] = {}
     for binding in [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]:
         assert [(each["kind"], each["name"], each["namespace"]) for each in binding["subjects"]] == [
@@ -196,7 +196,7 @@ def test_it_looks_after_what_it_has_rights_in(values: list[str], namespaces: str
 def test_the_notes_say_what_is_looked_after_and_where_to_look(
     values: list[str], told: list[str], tmp_path: Path
 ) -> None:
-    """helm renders NOTES.txt where there is a cluster alone: here it is a file of the chart that a template reads."""
+    """helm renders NOTES.txt only with a cluster: here a template includes it as a file of the chart."""
     chart = tmp_path / "headrace"
     shutil.copytree(CHARTS / "headrace", chart)
     shutil.move(chart / "templates" / "NOTES.txt", chart / "notes")
@@ -209,7 +209,7 @@ def test_the_notes_say_what_is_looked_after_and_where_to_look(
 
 
 class ApiServer(BaseHTTPRequestHandler):
-    """As much of one as helm asks for one Deployment."""
+    """As much of an API server as helm uses for one Deployment."""
 
     deployment: ClassVar[dict[str, Any]] = {}
 
@@ -235,12 +235,12 @@ class ApiServer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def api_server() -> Iterator[str]:
-    """Its address."""
+    """The address of the API server."""
     with ThreadingHTTPServer(("127.0.0.1", 0), ApiServer) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -262,7 +262,7 @@ def api_server() -> Iterator[str]:
 def test_an_upgrade_does_not_leave_namespaces_alone_without_a_word(
     before: list[str], values: list[str], is_refused: bool, api_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to 0.1.0 no value meant all namespaces, which the Deployment says as this version does."""
+    """Up to 0.1.0 no value meant all namespaces, which the Deployment expresses as in this version."""
     monkeypatch.setattr(ApiServer, "deployment", named(rendered(*before), "Deployment"))
     upgrade = ("--is-upgrade", "--dry-run=server", "--kube-apiserver", api_server, "--kube-version", "1.31.0")
     done = helm("template", "x", str(CHARTS / "headrace"), "-n", "ops", *upgrade, *set_by(values))
@@ -295,7 +295,7 @@ def test_before_uninstall_the_operator_is_stopped_and_finalizers_go() -> None:
         'image={"repository":""}',
         "colour=1",
         'namespaces=["A_b"]',
-        'nodeImage={"pullPolicy":"Always"}',  # a resource says that: the chart's would be read by nobody
+        'nodeImage={"pullPolicy":"Always"}',  # resources set this: a value in the chart would have no effect
     ],
 )
 def test_wrong_values_are_refused(value: str) -> None:
@@ -339,11 +339,11 @@ def test_what_is_passed_on_reaches_the_pod() -> None:
 # --- metrics
 
 PROMETHEUS = ("--api-versions", "monitoring.coreos.com/v1")
-"""What helm is told of a cluster that has the CRDs of Prometheus's operator."""
+"""The API versions that helm gets for a cluster with the CRDs of Prometheus's operator."""
 
 
 def monitored(*values: str) -> list[dict[str, Any]]:
-    """As `rendered`, where Prometheus's operator is there."""
+    """Like `rendered`, with Prometheus's operator installed."""
     under = ("-n", "ops", "--kube-version", "1.31.0", *PROMETHEUS)
     done = helm("template", "x", str(CHARTS / "headrace"), *under, *set_by(values))
     assert done.returncode == 0, done.stderr
@@ -412,7 +412,7 @@ def test_pods_are_scraped_where_the_operator_looks_after_them(values: list[str],
 
 
 def test_a_label_of_the_nodes_own_stands_before_that_of_the_target() -> None:
-    """`container` is that of a pod for Prometheus's operator, and one of Headrace's in metrics."""
+    """`container` is a pod's container for Prometheus's operator, and one of Headrace's in metrics."""
     objects = monitored('metrics={"podMonitor":{"enabled":true}}')
     (endpoint,) = named(objects, "PodMonitor", "nodes")["spec"]["podMetricsEndpoints"]
     of_targets = {"namespace", "pod", "container", "endpoint", "job", "instance"}

@@ -1,4 +1,4 @@
-"""The CRDs by themselves: structural, bounded, with rules that speak of fields that exist; and the examples by them."""
+"""The CRDs: structural, bounded, with rules that refer to existing fields; and the examples, validated by them."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 def nodes(found: dict[str, Any], at: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema within one, with its path."""
+    """Yield every schema in a schema, with its path."""
     yield at, found
     for name, each in found.get("properties", {}).items():
         yield from nodes(each, f"{at}.{name}")
@@ -175,7 +175,7 @@ def envelope(kind: str) -> dict[str, Any]:
 
 
 def strict(found: dict[str, Any]) -> dict[str, Any]:
-    """What is not named is refused (kubectl only warns, and the API server drops it)."""
+    """Refuse unnamed fields (kubectl only warns, and the API server prunes them)."""
     made = dict(found)
     if "properties" in found:
         made["properties"] = {name: strict(each) for name, each in found["properties"].items()}
@@ -217,7 +217,7 @@ def test_a_bad_spec_is_refused_by_the_schema(kind: str, spec: dict[str, Any]) ->
 
 
 def test_a_user_without_a_name_of_its_own_has_room_for_the_resources() -> None:
-    """Or its status could not be written, for ever."""
+    """Otherwise its status could never be written."""
     assert schema("StreamUser")["properties"]["status"]["properties"]["user"]["maxLength"] == 253
 
 

@@ -1,9 +1,9 @@
-"""The dashboards are as Grafana's linter has them, and as .ci/dashboards.py makes them; what they and the alerts show
-is told by somebody.
+"""The dashboards follow the rules of Grafana's linter and match .ci/dashboards.py; the metrics in them and in the
+alerts exist.
 
-Of the linter's rules (grafana/dashboard-linter) these are held here: the data source is a variable; `job` and
-`instance` are variables that are asked anew as the time range changes, and stand in each selector; panels have a title,
-a description and a unit; rates are over $__rate_interval; what is shown cannot be edited in place.
+Of the linter's rules (grafana/dashboard-linter) these are checked here: the data source is a variable; `job` and
+`instance` are variables that are reloaded when the time range changes, and are in each selector; panels have a title, a
+description and a unit; rates are over $__rate_interval; dashboards cannot be edited in place.
 """
 
 import json
@@ -28,7 +28,7 @@ FOLDER = ROOT / "charts" / "headrace" / "dashboards"
 FILES = sorted(FOLDER.glob("*.json"))
 BOARDS: dict[str, dict[str, Any]] = {file.stem: json.loads(file.read_text()) for file in FILES}
 OF_PROMETHEUS = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
-"""What Prometheus makes itself, or prometheus-client tells of a process."""
+"""Metrics that Prometheus creates itself, or that prometheus-client exports for a process."""
 WORDS = re.compile(r"\b[a-z_]+(?=\{)|\b(?:headrace_\w+)")
 UNITS = {"short", "s", "bytes", "Bps", "reqps", "ops", "cps", "percentunit"}
 
@@ -42,7 +42,7 @@ def expressions(board: dict[str, Any]) -> Iterator[str]:
 
 
 def names(expression: str) -> set[str]:
-    """The metrics of an expression, as they are declared: a histogram's without its ends."""
+    """Return the metrics in an expression by their declared names: a histogram's without suffixes."""
     found = set(WORDS.findall(expression))
     return {re.sub(r"(?<=_seconds)_(bucket|count|sum)$", "", name) for name in found}
 
@@ -137,17 +137,17 @@ OPERATOR = {operator_metrics.PREFIX + name for name in (*operator_metrics.FIGURE
 JOB = {job_metrics.PREFIX + name for name in job_metrics.METRICS}
 DECLARED = {metric.name for metric in declarations.ALL} | OPERATOR | JOB | OF_PROMETHEUS
 NOT_SHOWN = {
-    # For a look at one container by hand.
+    # For the manual inspection of one container.
     "headrace_container_epoch",
     "headrace_container_end_position",
     "headrace_container_committed_position",
     "headrace_container_stored_bytes",
-    # Told in other words by a histogram.
+    # Covered by a histogram.
     "headrace_operator_reconciles_total",
     "headrace_operator_reconcile_seconds_total",
     "headrace_operator_unchanged_total",
 }
-"""What neither a dashboard nor an alert looks at."""
+"""Metrics that neither a dashboard nor an alert uses."""
 
 
 def test_what_dashboards_and_alerts_look_at_is_told_and_all_that_is_told_is_looked_at() -> None:
@@ -160,7 +160,7 @@ def test_what_dashboards_and_alerts_look_at_is_told_and_all_that_is_told_is_look
 
 
 def test_labels_of_queries_are_told() -> None:
-    """Those that a selector names, beside the ones that Prometheus adds."""
+    """The labels in selectors, besides those that Prometheus adds."""
     labels = {metric.name: set(metric.labels) | {"node"} for metric in declarations.ALL}
     labels |= {operator_metrics.PREFIX + name: set(each) for name, (each, _) in operator_metrics.FIGURES.items()}
     labels[operator_metrics.PREFIX + operator_metrics.DURATION] = set(operator_metrics.DURATION_LABELS)
@@ -191,7 +191,7 @@ def kind(name: str) -> str:
 
 
 def rows() -> set[str]:
-    """The tables of the operator's and the jobs' metrics, as docs/observability.md has to have them."""
+    """Return the tables of the operator's and the jobs' metrics that docs/observability.md has to contain."""
     told = [
         (operator_metrics.PREFIX + name, kind(name), labels, what)
         for name, (labels, what) in operator_metrics.FIGURES.items()

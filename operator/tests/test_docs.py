@@ -1,4 +1,4 @@
-"""The documents of the operator say what its code says: resources, conditions, reasons, events."""
+"""The operator's documents match its code: resources, conditions, reasons, events."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ SOURCE = ROOT / "operator" / "headrace_operator"
 
 
 def rows(text: str, heading: str) -> list[list[str]]:
-    """Of the last table with this first cell in its head."""
+    """Return the rows of the last table with this first cell in its head."""
     table = text[text.index(f"| {heading} |") :].partition("\n\n")[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
@@ -31,7 +31,7 @@ def names(text: str, heading: str) -> set[str]:
 
 
 def calls() -> Iterator[tuple[str, list[ast.expr], dict[str | None, ast.expr]]]:
-    """Every call in the operator: the function's last name, and its arguments."""
+    """Yield every call in the operator: the function's last name, and its arguments."""
     for file in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call):
@@ -119,7 +119,7 @@ def test_links_lead_somewhere(document: str) -> None:
 
 
 def test_tests_that_stand_for_what_the_operator_can_do_are_there() -> None:
-    """Those that the table of capability levels names."""
+    """The tests that the table of capability levels names."""
     named = set(re.findall(r"`(test_\w+)`", KUBERNETES[KUBERNETES.index("## How far it goes") :]))
     folders = (ROOT / "operator" / "tests", ROOT / "nodeimage" / "tests", ROOT / "e2e")
     files = [file for folder in folders for file in folder.rglob("test_*.py")]

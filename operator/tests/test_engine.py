@@ -213,7 +213,7 @@ async def test_there_are_never_more_at_a_time_than_workers() -> None:
 
 
 async def test_what_only_a_list_told_of_concerns_others_too() -> None:
-    """Its event comes later, and is no news then: so the list is all that tells of it."""
+    """Its event arrives later, and is no news then: so only the list reports it."""
     kind = Kind()
     noted: list[Key] = []
 
@@ -253,7 +253,7 @@ async def test_a_change_that_a_sweep_finds_ends_a_back_off(monkeypatch: pytest.M
 
 
 async def test_nothing_is_reconciled_before_everything_has_been_listed() -> None:
-    """By half of it, a cluster that is there would be taken for one that is gone."""
+    """With a half-filled cache an existing cluster would look deleted."""
     kind, other = Kind(), Kind()
     listed = asyncio.Event()
     cluster = {**body("c"), "kind": "StreamCluster"}
@@ -330,7 +330,7 @@ async def test_a_list_that_was_under_way_brings_nothing_back_that_has_gone() -> 
     assert cache.take(body("a", 1)) is News.NOTHING
     assert cache.get(KEY) is None
     cache.take(body("b", 1))
-    cache.gone(Key("Topic", "ns", "b"), uid="b")  # an answer that may have meant something else
+    cache.gone(Key("Topic", "ns", "b"), uid="b")  # an answer that may refer to another state
     assert cache.take(body("b", 1)) is News.CHANGED
     anew = body("a", 3)
     anew["metadata"]["uid"] = "another"
@@ -342,11 +342,11 @@ async def test_no_more_of_the_gone_are_remembered_than_said(monkeypatch: pytest.
     cache = Cache()
     for number in range(10):
         cache.take(body(f"t{number}"), deleted=True)
-    assert list(cache._dead) == ["t7", "t8", "t9"]
+    assert list(cache._deleted) == ["t7", "t8", "t9"]
 
 
 async def test_what_is_urgent_waits_for_nothing_else() -> None:
-    """All others may hang on a cluster that does not answer."""
+    """All other kinds may hang on a cluster that does not answer."""
     others, urgent = Kind(), Kind()
     engine = Engine(
         {"Topic": others.reconcile, "StreamCluster": urgent.reconcile}, cache=Cache(), urgent=["StreamCluster"]

@@ -1,4 +1,4 @@
-"""The operator's HTTP port: health that tells the truth, and metrics that count."""
+"""The operator's HTTP port: truthful health, and metrics that count."""
 
 import aiohttp
 import pytest

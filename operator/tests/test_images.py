@@ -1,4 +1,6 @@
-"""The Dockerfiles, without Docker: what they copy is there and reaches the build, and what runs is nobody special."""
+"""The Dockerfiles, without Docker: what they copy exists and is part of the build context, and the images run as an
+unprivileged user.
+"""
 
 import re
 from pathlib import Path

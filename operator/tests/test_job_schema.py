@@ -1,6 +1,7 @@
 """What the StreamJob's CRD refuses, by its schema and by its rules, and that the examples pass.
 
-The API server evaluates the rules; here another CEL does (common-expression-language), where it is installed.
+The API server evaluates the rules; here another CEL implementation does (common-expression-language), if it is
+installed.
 """
 
 import copy
@@ -27,7 +28,7 @@ NOW = {"availableNow": True}
 
 
 def defaulted(value: Any, schema: dict[str, Any]) -> Any:
-    """As the API server fills it in."""
+    """Return a resource with the API server's defaults."""
     if isinstance(value, dict):
         made = dict(value)
         for name, each in schema.get("properties", {}).items():
@@ -42,7 +43,7 @@ def defaulted(value: Any, schema: dict[str, Any]) -> Any:
 
 
 def closed(schema: Any) -> Any:
-    """Refuses what the API server would prune."""
+    """Return a schema that refuses what the API server would prune."""
     if isinstance(schema, dict):
         found = {name: closed(value) for name, value in schema.items()}
         if "properties" in found and not isinstance(found["properties"].get("type"), str):
@@ -52,7 +53,7 @@ def closed(schema: Any) -> Any:
 
 
 def broken(value: Any, schema: dict[str, Any], old: Any = None) -> list[str]:
-    """Messages of the rules that do not hold. Rules about `oldSelf` count only where there was something before."""
+    """Return the messages of violated rules. Rules about `oldSelf` apply only if there is a former object."""
     found = []
     for rule in schema.get("x-kubernetes-validations", []):
         if "oldSelf" in rule["rule"] and old is None:

@@ -1,4 +1,4 @@
-"""The process's parts together: when it is ready, and what is watched."""
+"""The parts of the process together: when it is ready, and what is watched."""
 
 import asyncio
 import subprocess
@@ -67,7 +67,7 @@ async def test_when_a_namespace_ends_all_with_finalizers_in_it_are_looked_at(
 
 @pytest.fixture
 async def of_two() -> AsyncIterator[tuple[main.Operator, ClosingApi]]:
-    """An operator of a and b that has no rights in a, and a Stream in each; not started yet."""
+    """An operator of namespaces a and b without rights in a, and a Stream in each; not started yet."""
     api = ClosingApi()
     for namespace in ("a", "b"):
         meta = {"name": "s", "namespace": namespace}
@@ -109,7 +109,8 @@ async def test_a_namespace_that_has_gone_holds_up_nothing(of_two) -> None:
 
 @pytest.mark.parametrize("rights", [True, False])
 async def test_resources_and_namespaces_are_known_before_the_first_reconcile(rights: bool) -> None:
-    """Else one that starts would take a Stream's cluster for gone, and leave what is to be deleted with it."""
+    """Otherwise a starting operator would take a Stream's cluster for deleted, and leave data that are to be deleted.
+    """
     api = ClosingApi()
     api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "far"}})
     meta = {"name": "s", "namespace": "far"}
@@ -148,7 +149,7 @@ def test_what_kopf_watches_leaves_nothing_on_resources() -> None:
 
 
 def test_imports_stay_small() -> None:
-    """Idle under 150 MiB is the goal; what is imported takes half of it."""
+    """The goal is less than 150 MiB when idle; imports take half of it."""
     code = "import headrace_operator.main; print(int(open('/proc/self/statm').read().split()[1]) * 4096 >> 20)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) < 100
@@ -156,7 +157,7 @@ def test_imports_stay_small() -> None:
 
 @pytest.mark.parametrize("namespaced", [False, True])
 def test_no_pause_of_kopfs_becomes_longer_by_what_a_server_names(namespaced: bool) -> None:
-    """kopf asks `retry_after > pause`, and takes what is greater."""
+    """kopf evaluates `retry_after > pause`, and uses the greater one."""
     settings = kopf.OperatorSettings()
     main.bound(settings, namespaced=namespaced)
     pauses = settings.networking.error_backoffs
@@ -168,7 +169,7 @@ def test_no_pause_of_kopfs_becomes_longer_by_what_a_server_names(namespaced: boo
 
 
 def test_changes_of_thousands_of_resources_are_heard_of_within_seconds() -> None:
-    """A worker of kopf's waits for more of its own object; there are few of them, and each object needs one."""
+    """Each of kopf's few workers serves one object, and waits for more events of it."""
     settings = kopf.OperatorSettings()
     main.bound(settings)
     assert settings.queueing.worker_limit is not None

@@ -1,4 +1,4 @@
-"""The operator's metrics: what is counted, by which labels, and that it is told as Prometheus reads it."""
+"""The operator's metrics: what is counted, by which labels, in Prometheus's format."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ def body(name: str, kind: str = "Topic", **conditions: str) -> dict[str, Any]:
 
 
 def samples(text: bytes) -> dict[str, dict[tuple[str, ...], float]]:
-    """By name, and by the values of the labels, which are told in the order of their names."""
+    """Return the samples by name, and by the values of the labels, in the order of their names."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(text.decode()):
         for each in family.samples:

@@ -1,4 +1,4 @@
-"""What pods tell over HTTP, from a real server, and from none."""
+"""Responses of pods over HTTP, from a real server, and from none."""
 
 from collections.abc import AsyncIterator
 

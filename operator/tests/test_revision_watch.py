@@ -1,4 +1,4 @@
-"""An API server whose etcd was restored from a backup: the operator starts again, rather than go by what is no more."""
+"""An API server whose etcd was restored from a backup: the operator restarts rather than rely on an outdated state."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from .test_engine import until
 
 
 class Told:
-    """Revisions, and errors in between; the last of them for ever."""
+    """Scripted revisions and errors; the last one is repeated for ever."""
 
     def __init__(self, *told: int | Exception) -> None:
         self._told = list(told)

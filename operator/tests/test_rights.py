@@ -1,5 +1,5 @@
-"""What the operator may do is what it does: no call that the chart's rules do not allow (FakeApi holds every test of a
-reconciler to that), and no rule that nothing needs.
+"""The operator's rights match its calls: no call lacks a right in the chart (FakeApi checks that in every test of a
+reconciler), and no right is unused.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ class ClosingApi(FakeApi):
 
 
 async def of_a_cluster() -> set[Right]:
-    """From its first object to its last, through all that happens to one."""
+    """The calls for a cluster from its creation to its deletion, through all its changes."""
     world = World()
     spec = {"nodes": 3, "storage": {"size": "1Gi"}, "listeners": {"external": {"type": "NodePort"}}}
     key = world.declare("StreamCluster", "c", spec)
@@ -44,7 +44,7 @@ async def of_a_cluster() -> set[Right]:
         await world.run(key)
         for claim in world.api.find("PersistentVolumeClaim"):
             claim["status"] = {"capacity": {"storage": "2Gi"}}
-    for pod in world.api.find("Pod"):  # one that is not ready, whose cause is looked for
+    for pod in world.api.find("Pod"):  # a pod that is not ready, whose cause is looked up
         ready, pod["status"] = pod["status"], {}
         await world.once(key)
         pod["status"] = ready
@@ -76,7 +76,7 @@ async def of_a_cluster() -> set[Right]:
 
 
 async def of_jobs() -> set[Right]:
-    """In each of their forms, and from one to another."""
+    """The calls for jobs in each of their forms, and from one form to another."""
     api = ClosingApi()
     operator = main.Operator(api, namespaces=[NS], sweep_s=300, image="i", spark="s")  # type: ignore[arg-type]
     reconcile = operator._reconcilers(operator.engine.cache, image="i", spark="s", sees_workers=True)["StreamJob"]
@@ -118,7 +118,7 @@ async def of_jobs() -> set[Right]:
 
 
 async def of_the_end() -> set[Right]:
-    """Of the hook before the chart is uninstalled."""
+    """The calls of the hook before the chart is uninstalled."""
     api = FakeApi()
     for kind in uninstall.KINDS:
         meta = {"name": "x", "namespace": NS, "finalizers": ["headrace.dev/delete"]}
@@ -131,7 +131,7 @@ async def of_the_end() -> set[Right]:
 
 
 def of_watches() -> set[Right]:
-    """kopf lists, then watches."""
+    """The calls of watches: kopf lists, then watches."""
     watched = [("headrace.dev", plural) for plural in main.OURS]
     watched += [(group, plural) for group, _, plural, _ in main.BELONGING]
     watched += [("", "namespaces"), ("apiextensions.k8s.io", "customresourcedefinitions")]
@@ -139,7 +139,7 @@ def of_watches() -> set[Right]:
 
 
 def granted() -> set[Right]:
-    """To storage nodes and to drivers: Kubernetes lets nobody grant what he may not do himself."""
+    """The rights granted to storage nodes and drivers: Kubernetes lets nobody grant rights that he does not have."""
     body = {"kind": "X", "metadata": {"name": "c", "namespace": NS, "uid": "u"}}
     job = JobSpec(cluster_ref=ClusterRef(name="c"), application=Application(path="/a.py"), executors=1)
     cluster = ClusterObjects(body, ClusterSpec(), image="i").role()

@@ -1,4 +1,4 @@
-"""How clusters are reached: by the operator's own listener where pods have it."""
+"""How clusters are reached: at the operator's own listener if pods have it."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Three node processes by what the operator makes for their pods, over an API server: secure from their first start."""
+"""Three node processes with the objects that the operator creates for their pods, over an API server: secure from their
+first start.
+"""
 
 import asyncio
 import time
@@ -38,7 +40,7 @@ class Pods(KubernetesCluster):
         self.mount()
 
     def mount(self) -> None:
-        """As the kubelet does when a Secret has changed."""
+        """Update a mounted Secret like the kubelet."""
         for name, where in SECRETS.items():
             (self.folder / where).mkdir(exist_ok=True)
             for entry, value in decoded(self.world.api.one("Secret", name)).items():
@@ -104,7 +106,7 @@ def test_nodes_find_each_other_over_tls_and_know_the_operator(pods: Pods) -> Non
 def test_an_authority_is_renewed_while_nodes_run_and_nodes_that_start_then_are_known(
     pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of three steps: the third takes trust from what nobody shows any more."""
+    """Two of three steps: the third ends the trust in an authority that nobody uses any longer."""
     pods.await_ready()
     first = decoded(pods.world.api.one("Secret", "c-cluster-ca"))["ca.crt"]
     found = pods.world.api.one("Secret", "c-cluster-ca")
@@ -139,7 +141,7 @@ def notes(found: dict[str, Any]) -> dict[str, str]:
 
 
 def step(pods: Pods) -> None:
-    """What is due at the operator, and at the kubelet."""
+    """Take the step that is due at the operator, and at the kubelet."""
     asyncio.run(reconciled(pods.world))
     pods.mount()
 
@@ -149,5 +151,5 @@ async def reconciled(world: World) -> None:
 
 
 def replaced(node: Node) -> int:
-    """How often the node has taken up other files."""
+    """Return how often the node has loaded changed files."""
     return node.log().count("certificate replaced")

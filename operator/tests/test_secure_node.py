@@ -1,7 +1,8 @@
-"""A node that runs by what the operator makes for its pod: the operator's own client, a StreamUser's, and strangers.
+"""A node with the objects that the operator creates for its pod: the operator's own client, a StreamUser's, and
+strangers.
 
-The node is real, and so are the calls that the operator makes and what clients get from a StreamUser's Secret; the API
-server is not, and the pod's folders are below the test's own.
+The node, the operator's calls and the clients' properties from a StreamUser's Secret are real; the API server is not,
+and the pod's folders are below the test's folder.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ from .fake_cluster import NS, World
 KEY = Key("StreamCluster", NS, "c")
 REF = {"clusterRef": {"name": "c"}}
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
-"""A request of version 0."""
+"""A request ApiVersions, version 0."""
 MACHINES_PORT = 9300
 MACHINES = {
     "name": "machines",
@@ -55,14 +56,14 @@ COMPANY, OTHER = (Authority.create(name, days=30, now=time.time()) for name in (
 
 
 def give(world: World, authority: Authority) -> None:
-    """A Secret of somebody's with an authority of clients."""
+    """Create a user's Secret with an authority of clients."""
     data = authorities.encoded({"ca.crt": authority.pair.certificate})
     meta = {"name": "company", "namespace": NS}
     world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
 
 
 class Here(Routes):
-    """The operator's, to ports of this machine."""
+    """The operator's routes, redirected to ports of this machine."""
 
     def __init__(self, of: Routes, port: int) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class Here(Routes):
 
 
 class Running:
-    """The node, on a loop of its own in a thread."""
+    """The node, on its own loop in a thread."""
 
     def __init__(self, folder: Path, world: World) -> None:
         self.ports = {"internal": own_port(), "operator": own_port(), "machines": own_port()}
@@ -102,14 +103,14 @@ class Running:
         asyncio.run_coroutine_threadsafe(self._start(told), self._loop).result(LIMIT_S)
 
     def mount(self) -> None:
-        """As the kubelet does when a Secret has changed."""
+        """Update a mounted Secret like the kubelet."""
         for name, where in (("c-server", "server"), ("c-operator", "operator")):
             (self._folder / where).mkdir(exist_ok=True)
             for entry, value in decoded(self._world.api.one("Secret", name)).items():
                 (self._folder / where / entry).write_text(value)
 
     def look(self) -> None:
-        """As nodes do every ten seconds."""
+        """Check the files, as nodes do every ten seconds."""
         assert self._node is not None
         asyncio.run_coroutine_threadsafe(self._node._listeners.look(), self._loop).result(LIMIT_S)
 
@@ -127,7 +128,7 @@ class Running:
 
 @pytest.fixture
 def secure() -> World:
-    """What the operator has made of a cluster with security, before there is a node."""
+    """The objects of a cluster with security, before there is a node."""
 
     async def made() -> World:
         world = World()
@@ -150,7 +151,7 @@ def running(tmp_path: Path, secure: World) -> Iterator[Running]:
 
 
 def client(folder: Path, held: dict[str, str], node: Running, **more: Any) -> dict[str, Any]:
-    """librdkafka's properties, as a pod has them that mounts the Secret."""
+    """Return librdkafka's properties, as in a pod that mounts the Secret."""
     folder.mkdir(exist_ok=True)
     for name, value in held.items():
         (folder / name).write_text(value)
@@ -229,11 +230,11 @@ def test_the_operator_alone_is_administrator(secure: World, running: Running) ->
 def test_certificates_of_a_given_authority_come_in_and_no_others(
     tmp_path: Path, secure: World, running: Running
 ) -> None:
-    """And of another one as soon as it is given, while the node runs on."""
+    """And those of another authority as soon as it is provided, while the node runs."""
     own = Authority.of(authorities.read(secure.api.one("Secret", "c-clients-ca")).current)
 
     def comes_in(authority: Authority, name: str = "press-7") -> bool:
-        """Whether a client is answered that shows a certificate of the authority."""
+        """Return whether a client with a certificate of the authority gets an answer."""
         shown = authority.issue(name, days=1, now=time.time(), client=True)
         (tmp_path / "client.pem").write_text(shown.key + shown.certificate)
         context = ssl.create_default_context(cadata=decoded(secure.api.one("Secret", "c-ca"))["ca.crt"])
@@ -242,7 +243,7 @@ def test_certificates_of_a_given_authority_come_in_and_no_others(
         try:
             with context.wrap_socket(plain, server_hostname="localhost") as connection:
                 connection.sendall(API_VERSIONS)
-                return len(connection.recv(4)) == 4  # with TLS 1.3 a client is told at its first read
+                return len(connection.recv(4)) == 4  # with TLS 1.3 a client learns of a refusal at its first read
         except OSError:
             return False
 

@@ -1,4 +1,4 @@
-"""Before an uninstall: the operator stops first, and its finalizers go from everything."""
+"""Before an uninstall: the operator stops first, then its finalizers are removed from everything."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from .fake_cluster import NS, World
 
 @pytest.fixture
 async def world() -> World:
-    """A cluster, a stream with our finalizer, and a topic with another's besides."""
+    """A cluster, a stream with our finalizer, and a topic with another finalizer too."""
     made = World()
     made.declare("StreamCluster", "c", {"nodes": 1})
     made.declare("Stream", "plant", {"clusterRef": {"name": "c"}, "path": "/plant"})

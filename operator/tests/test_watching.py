@@ -1,4 +1,4 @@
-"""kopf against an API server over HTTP: that what it sees reaches the engine, and that it writes nothing by itself."""
+"""kopf against an API server over HTTP: its events reach the engine, and it writes nothing by itself."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ class ToyServer:
         self.forbidden = ""
         """A namespace in which nobody has rights."""
         self.refused: Counter[str] = Counter()
-        """How often, by path."""
+        """How many requests were refused, by path."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self.handle)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -123,7 +123,7 @@ class ClosingApi(FakeApi):
 async def running_operator(
     monkeypatch: pytest.MonkeyPatch, *, namespaces: Sequence[str] = ()
 ) -> AsyncIterator[tuple[FakeApi, FakeCluster, ToyServer]]:
-    """Entered by the test's own task: when kopf ends it cancels all that began after itself."""
+    """Must be entered by the test's own task: when kopf ends it cancels all tasks started after itself."""
     api = ClosingApi()
     cluster, server = FakeCluster(api), ToyServer(api)
     url = await server.start()
@@ -197,7 +197,7 @@ async def check(api: FakeApi, cluster: FakeCluster, server: ToyServer) -> None:
         meta = dict(present["metadata"])
         api.put({"apiVersion": "headrace.dev/v1alpha1", "kind": kind, "metadata": meta, "spec": spec})
 
-    declare("Stream", "plant", STREAM)  # before its cluster: nobody polls for that
+    declare("Stream", "plant", STREAM)  # before its cluster exists, which nobody polls for
     declare("StreamCluster", "c", {"nodes": 1})
     await until(lambda: api.find("StatefulSet"))
     cluster.converge()

@@ -87,7 +87,7 @@ def decode(
     batches, following = _visible_batches(answer, first=first, end=end, aborted=aborted)
     if not batches:
         return None, following
-    content, places = _laid_out(answer, batches)
+    content, places = _record_buffer(answer, batches)
     starts = _record_starts(content, batches, places)
     records = _columns(content, starts, batches, with_headers=with_headers)
     keep = (records.offset >= first) & (records.offset < end)
@@ -152,7 +152,7 @@ def _uncompressed(records: memoryview, codec: int) -> bytes | memoryview:
         raise CorruptRecords(f"records cannot be decompressed: {error}") from error
 
 
-def _laid_out(answer: memoryview, batches: Sequence[_Batch]) -> tuple[memoryview | bytes, list[int]]:
+def _record_buffer(answer: memoryview, batches: Sequence[_Batch]) -> tuple[memoryview | bytes, list[int]]:
     """Return (one buffer with all batches' records, each batch's start): the response itself if none is compressed."""
     if all(batch.place >= 0 for batch in batches):
         return answer, [batch.place for batch in batches]

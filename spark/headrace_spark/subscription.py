@@ -32,7 +32,7 @@ class Subscription:
         self._cluster = Cluster(options.connection)
         self._sizes: dict[Partition, float] = {}
         self._sampled: dict[Partition, int] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def close(self) -> None:
         """Close the connections to the cluster."""
@@ -119,8 +119,8 @@ class Subscription:
 
     def _lost(self, what: str) -> None:
         """Raise DataLoss, or log once that the query continues: this is called every few milliseconds."""
-        if self._options.fail_on_data_loss or what not in self._told:
-            self._told.add(what)
+        if self._options.fail_on_data_loss or what not in self._logged:
+            self._logged.add(what)
             raise_or_skip(self._options, what)
 
     def targets(self) -> dict[Partition, int]:

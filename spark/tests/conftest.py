@@ -1,4 +1,4 @@
-"""What the tests with Spark share: one session, one node, topics of their own."""
+"""Shared by tests with Spark: one session, one node, separate topics."""
 
 import itertools
 import os
@@ -27,7 +27,7 @@ _serial = itertools.count()
 
 
 class Node:
-    """A Headrace node, and the plain Kafka clients that tests judge it and Spark with."""
+    """A Headrace node, and the plain Kafka clients with which tests verify it and Spark."""
 
     def __init__(self, data: Path, *node_options: str) -> None:
         self.data = data
@@ -48,7 +48,7 @@ class Node:
         self._started = None
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Kill the node (SIGKILL), and wait."""
         assert self._started is not None
         os.kill(self._started.cluster.nodes[0].pid, signal.SIGKILL)
         for child in self._started.children.values():
@@ -57,11 +57,11 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        """For clients."""
+        """The address for clients."""
         return f"127.0.0.1:{self.port}"
 
     def topic(self, *, partitions: int = 1, name: str | None = None) -> str:
-        """A new topic of the default stream."""
+        """Return a new topic of the default stream."""
         name = name or f"test-{next(_serial)}"
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for made in admin.create_topics([NewTopic(name, partitions, 1)]).values():
@@ -69,7 +69,7 @@ class Node:
         return name
 
     def produce(self, topic: str, rows: list[dict[str, Any]]) -> None:
-        """Send records, each the arguments of confluent-kafka's produce, and wait for all."""
+        """Send records, each with the arguments of confluent-kafka's produce, and wait for all."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
         errors: list[object] = []
         for row in rows:
@@ -78,7 +78,7 @@ class Node:
         assert not errors, errors[0]
 
     def consume(self, topic: str) -> list[Any]:
-        """Every record of a topic now, by a consumer without a group, ordered by partition and offset."""
+        """Return all records of a topic, read by a consumer without a group, ordered by partition and offset."""
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False,
              "isolation.level": "read_committed"}
@@ -98,20 +98,20 @@ class Node:
         return sorted(records, key=lambda record: (record.partition(), record.offset()))
 
     def cursors(self, group: str, topic: str, partitions: int) -> list[int]:
-        """The group's committed offset of each partition, -1001 where it has none."""
+        """Return the group's committed offset of each partition, -1001 if it has none."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
         found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)], timeout=30)
         consumer.close()
         return [one.offset for one in found]
 
     def admin(self, method: str, params: Mapping[str, Any]) -> Any:
-        """The result of one of Headrace's own admin calls."""
+        """Return the result of one of Headrace's own admin calls."""
         with BrokerConnection("127.0.0.1", self.port, "test", 30.0) as connection:
             return connection.admin(method, params)
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    """Wait for a condition; fails when it does not come true in time."""
+    """Wait for a condition; fail if it does not become true in time."""
     until = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until, "it did not come true in time"
@@ -120,7 +120,7 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> Non
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """`wait_until`, as tests in importlib mode get it."""
+    """`wait_until`, for tests in importlib mode."""
     return wait_until
 
 
@@ -134,7 +134,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture
 def new_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Node]]:
-    """Starts nodes for one test alone, to be stopped and killed at will."""
+    """Starts nodes for one test, which may stop and kill them."""
     made: list[Node] = []
 
     def make(*options: str) -> Node:
@@ -149,12 +149,12 @@ def new_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
 
 @pytest.fixture(scope="session")
 def connector_jars() -> list[Path]:
-    """Spark's own Kafka connector, by Maven, kept in the cache folder between runs; empty where it cannot be had."""
+    """Spark's own Kafka connector, by Maven, kept in the cache folder between runs; empty if unavailable."""
     if not JARS.is_dir():
         maven = shutil.which("mvn")
         if maven is None:
             return []
-        partial = JARS.with_name(f"{JARS.name}.{os.getpid()}.partial")  # several runs may fetch them at a time
+        partial = JARS.with_name(f"{JARS.name}.{os.getpid()}.partial")  # several runs may download them concurrently
         command = [
             maven,
             "-q",
@@ -177,7 +177,7 @@ def connector_jars() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def spark(connector_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """One session for the whole run; skips where there is no Java."""
+    """One session for the whole run; skips without Java."""
     from headrace_spark.session import SHORT_LIVED, NoJava, build_session
 
     try:

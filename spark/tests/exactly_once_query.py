@@ -1,8 +1,8 @@
-"""The query of test_exactly_once.py: copies a topic through a shuffle, and dies where its plan says.
+"""The query of test_exactly_once.py: copies a topic through a shuffle, and dies at the stage that its plan names.
 
-The plan is a folder. The file `die` in it names a stage; whoever reaches that stage first takes the file away, so it
-happens once, and dies there: a worker by SIGKILL, the driver by an error in Spark's commit, or, where the file says
-so, the whole process group of the driver. Run as a program, it is that driver.
+The plan is a folder. The file `die` in it names a stage; the first process to reach that stage removes the file, so
+that it happens once, and dies there: a worker by SIGKILL, the driver by an error in Spark's commit, or, if the file
+says so, the driver's whole process group. Run as a program, this module is the driver.
 """
 
 import os
@@ -32,7 +32,7 @@ STAGES = ("before the rows are taken", "between two partitions", "after all are 
 
 
 class Killed(Exception):
-    """The driver's way to die within a session that lives on."""
+    """The driver's death within a session that survives."""
 
 
 def reach(plan: Path, stage: str) -> None:
@@ -52,7 +52,7 @@ def reach(plan: Path, stage: str) -> None:
 
 
 class MortalWriter(DataSourceStreamArrowWriter):
-    """The sink, dying at the stages of its tasks and of its commit."""
+    """The sink, which dies at stages of its tasks and of its commit."""
 
     def __init__(self, writer: HeadraceStreamWriter, plan: Path) -> None:
         self._writer, self._plan = writer, plan
@@ -96,7 +96,7 @@ class MortalSource(HeadraceSource):
 def start(
     spark: "SparkSession", *, bootstrap: str, source: str, target: str, checkpoint: Path, plan: Path
 ) -> "StreamingQuery":
-    """Copy what is in `source` now to `target`, by key, in batches of at most 50 rows and three tasks."""
+    """Copy the present content of `source` to `target`, by key, in batches of at most 50 rows and three tasks."""
     if __name__ != "__main__":
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test's modules
     spark.dataSource.register(MortalSource)
@@ -107,7 +107,7 @@ def start(
 
 
 def main() -> None:
-    """bootstrap, source, target, checkpoint, plan."""
+    """Arguments: bootstrap, source, target, checkpoint, plan."""
     from headrace_spark.session import SHORT_LIVED, build_session
 
     bootstrap, source, target, checkpoint, plan = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""The detector: quiet on what is usual, and it flags the labelled failure of a real machine."""
+"""The detector: silent on usual values, and it flags the labelled failure of a real machine."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The way to the nodes of a cluster: the first one that answers, and leaders until they turn out to be others."""
+"""The connection to a cluster: the first node that answers, and leaders until they turn out to have moved."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ A, B = ("a", 1), ("b", 2)
 
 
 class Nodes:
-    """Nodes by address, and what they answer to Metadata."""
+    """Nodes by address, and their responses to Metadata."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.down: set[Address] = set()
@@ -27,7 +27,7 @@ class Nodes:
         self.asked: list[Address] = []
         self.closed: list[Address] = []
         self.later: list[dict[str, tuple[int, list[int]]]] = []
-        """What is so after each further answer."""
+        """The changes after each further response."""
         nodes = self
 
         class Broker:

@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector works on a Headrace node, batch and streaming, both ways."""
+"""Spark's own Kafka connector works with a Headrace node, batch and streaming, reading and writing."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What is told of a batch's sources: those that are ours, with their lag."""
+"""What is reported of a batch's sources: Headrace's ones, with their lag."""
 
 import json
 from collections.abc import Iterator

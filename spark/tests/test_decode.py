@@ -1,4 +1,4 @@
-"""Fetch answers become columns: every field, only committed records, and nothing from bytes that are wrong."""
+"""Fetch responses become columns: every field, only committed records, and nothing from corrupt bytes."""
 
 import struct
 
@@ -30,7 +30,7 @@ rows_of = st.lists(
 
 
 def batch_of(rows: list[Row], *, base: int = 0, compression: int = 0, producer: int = -1, attributes: int = 0) -> bytes:
-    """A batch by another implementation, stamped as a server does."""
+    """Return a batch built by another implementation, stamped as a server does."""
     builder = DefaultRecordBatchBuilder(
         magic=2, compression_type=compression, is_transactional=producer >= 0, producer_id=producer,
         producer_epoch=0 if producer >= 0 else -1, base_sequence=0 if producer >= 0 else -1, batch_size=1 << 26,
@@ -131,7 +131,7 @@ def test_append_time_is_the_batchs() -> None:
 
 
 @given(st.integers(min_value=21, max_value=200), st.integers(min_value=1, max_value=255))
-@example(place=23, flip=0x80)  # in where the batch ends: it would lie below what is asked for
+@example(place=23, flip=0x80)  # the last offset delta: the batch would seem to end too early
 def test_a_flipped_byte_is_found(place: int, flip: int) -> None:
     batch = bytearray(simple(30, base=0))
     batch[place] ^= flip

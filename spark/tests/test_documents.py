@@ -1,4 +1,4 @@
-"""The query that docs/spark.md begins with, run as it stands."""
+"""The first query of docs/spark.md, run unchanged."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 def test_the_first_query_of_the_documentation(spark: "SparkSession", node: "Node", tmp_path: Path) -> None:
-    """But for its last line, which would end the session of all tests."""
+    """Without its last line, which would end the session of all tests."""
     (text,) = re.findall(r"^## A first query$.*?^```python\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     for stream in ("/factory/sensors", "/factory/insights"):
         node.admin("stream.create", {"path": stream, "policy": {}})

@@ -1,4 +1,4 @@
-"""Record batches made of columns are those that another implementation reads."""
+"""Record batches built from columns are readable by another implementation."""
 
 import numpy as np
 import pyarrow as pa

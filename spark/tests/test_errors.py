@@ -1,4 +1,4 @@
-"""Errors between Spark and the cluster: they travel between processes, and name codes as Kafka does."""
+"""Errors between Spark and the cluster: they can be pickled, and name codes as Kafka does."""
 
 import pickle
 

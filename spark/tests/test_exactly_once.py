@@ -1,6 +1,6 @@
 """A streaming query that is killed at every stage of a batch, and run again, writes every row once.
 
-The rows pass a shuffle, so a re-run meets them in another order, and the target's partitions roll between the runs, so
+The rows pass a shuffle, so a re-run gets them in another order, and the target's partitions roll between the runs, so
 the tokens must have moved to the next partitionlet.
 """
 
@@ -28,7 +28,7 @@ CLEAN_EVERY = 3
 KILLS = int(os.environ.get("HEADRACE_QUERY_KILLS", str(CLEAN_EVERY * len(STAGES))))
 """By default each of these runs of a batch is killed at each stage; `make nightly` has more."""
 DRIVER_EVERY = 5
-"""Every fifth kill is of the whole driver; the others of a worker, or of the query in a session that lives on."""
+"""Every fifth kill hits the whole driver; the others a worker, or the query in a session that survives."""
 QUERY = Path(__file__).parent / "exactly_once_query.py"
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300 + 60 * KILLS)]
@@ -50,7 +50,7 @@ def test_every_row_is_written_once_over_kills_at_every_stage(
         written += count
 
     def plan_of(number: int) -> Path:
-        """A plan for each kill: tasks that outlive their query for a moment must not die in the next one's place."""
+        """A plan for each kill: tasks that briefly outlive their query must not die in the next one's place."""
         plan = tmp_path / f"plan-{number}"
         plan.mkdir()
         return plan

@@ -1,4 +1,4 @@
-"""What the image starts, by the contract of Spark on Kubernetes; `tini` is a script that tells its arguments."""
+"""What the image starts, by the contract of Spark on Kubernetes; `tini` is a script that prints its arguments."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Offsets and committed offsets: asked of whoever has them, again where that was another node a moment ago."""
+"""Offsets and committed offsets: requested from the responsible node, and again if that has changed."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +52,7 @@ def cluster() -> Any:
 
 
 def listing(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[tuple[int, dict[Any, int]]]:
-    """Answers of ListOffsets, one for each call; returns what was asked."""
+    """Script responses of ListOffsets, one for each call; return the recorded requests."""
     left, asked = list(answers), []
 
     def list_offsets(cluster: object, node: int, wanted: Any, *, read_committed: bool) -> Any:
@@ -92,7 +92,7 @@ def test_an_answer_that_is_final_is_an_error_with_its_partition(cluster: Any, mo
 
 
 def coordinator(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[tuple[Any, ApiKey, Any]]:
-    """Answers, FindCoordinator's too; returns what was asked of whom."""
+    """Script responses, FindCoordinator's too; return the recorded requests with their nodes."""
     left, asked = list(answers), []
 
     def ask(cluster: object, address: Any, key: ApiKey, fields: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a task sends again is stored once if it is the same, and is never taken for something else."""
+"""Rows that a task sends again are stored once if they are the same, and different rows are never dropped."""
 
 import random
 from collections import Counter
@@ -25,7 +25,7 @@ ROWS = 60
 def attempt(
     node: "Node", topic: str, columns: dict[str, Any], *, only: int | None = None, now: int = 1, **options: str
 ) -> None:
-    """An attempt of one task; with `only`, one that died when it had stored the rows of that partition."""
+    """Run an attempt of one task; with `only`, one that died after storing the rows of that partition."""
     asked = write_options({"bootstrap": node.bootstrap, "topic": topic, "timeout": "30", **options})
     rows = gather([pa.RecordBatch.from_pydict(columns)], naming=asked.naming, topic=asked.topic, now_ms=now)
     assert rows is not None
@@ -40,7 +40,7 @@ def stored(node: "Node", topic: str) -> Counter[bytes]:
 
 
 def keyed(seed: int) -> dict[str, Any]:
-    """The same rows, under keys that differ at each attempt, as uuid() does."""
+    """The same rows, with keys that differ in each attempt, like uuid()."""
     keys = random.Random(seed)
     return {"key": [b"%032x" % keys.getrandbits(128) for _ in range(ROWS)], "value": [b"%d" % n for n in range(ROWS)]}
 

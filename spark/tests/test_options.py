@@ -1,4 +1,4 @@
-"""Options are read once, and what cannot work is said in one line."""
+"""Options are parsed once, and impossible ones are reported in one line."""
 
 import pickle
 

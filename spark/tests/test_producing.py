@@ -1,4 +1,4 @@
-"""Which batches go into one request, and that all are sent until each is acknowledged."""
+"""Which batches share a request, and that all are sent until each is acknowledged."""
 
 from collections import deque
 
@@ -43,7 +43,7 @@ class Retries:
 
 
 class Cluster:
-    """One node that leads all, and may be dropped."""
+    """One node that leads everything, and may be dropped."""
 
     def __init__(self) -> None:
         self.retries = Retries()

@@ -1,4 +1,4 @@
-"""Fetches of a task, and what becomes of their answers."""
+"""The fetches of a task, and how their responses are handled."""
 
 import numpy as np
 import pyarrow as pa

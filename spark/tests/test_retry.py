@@ -1,4 +1,4 @@
-"""Trying again: pauses grow, progress begins anew, and there is an end, told in one line."""
+"""Retries: pauses grow, progress restarts them, and they end with an error of one line."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from headrace_spark.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Retry
 
 
 class Clock:
-    """Time that passes by sleeping alone."""
+    """Time that passes only by sleeping."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Reading and writing where clients have to say who they are, and no secret in what Spark shows of it."""
+"""Reading and writing with authentication, and no secret in what Spark shows of it."""
 
 import contextlib
 import io
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of a secure cluster that runs."""
+    """The folder of a running secure cluster."""
     options = StartOptions(port=free_port("127.0.0.1"), secure=True)
     started = start(tmp_path_factory.mktemp("secure"), options, progress=lambda _: None)
     yield started.folder
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def properties(folder: Path) -> Mapping[str, str]:
-    """Of its administrator."""
+    """The properties of its administrator."""
     return parse_properties(client_properties_path(folder).read_text())
 
 

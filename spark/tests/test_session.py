@@ -1,4 +1,4 @@
-"""Without a Java that serves, one line says how to get one."""
+"""Without a suitable Java, one line says how to get one."""
 
 from pathlib import Path
 

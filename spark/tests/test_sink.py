@@ -1,4 +1,4 @@
-"""Writes: what Spark wrote is what Kafka clients read."""
+"""Writes: Kafka clients read what Spark wrote."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

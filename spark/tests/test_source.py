@@ -1,4 +1,4 @@
-"""Batch reads: what Kafka clients wrote comes out as rows, from where it was asked for, in few tasks."""
+"""Batch reads: what Kafka clients wrote is returned as rows, from the requested offsets, in few tasks."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Streaming reads: limits, restarts, topics that come later, cursors and lag."""
+"""Streaming reads: limits, restarts, topics that are created later, committed offsets and lag."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Run:
         ).start()
 
     def to_the_end(self) -> "StreamingQuery":
-        """Run until everything that is there now is read."""
+        """Run until everything that exists now is read."""
         query = self.start()
         query.awaitTermination()
         return query

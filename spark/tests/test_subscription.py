@@ -1,4 +1,4 @@
-"""What a query's driver asks of the cluster: partitions of topics that come and go, and how large records are."""
+"""A driver's requests to the cluster: partitions of topics that are created and deleted, and the size of records."""
 
 import logging
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Tokens: the same for every attempt of a task, and never those of another."""
+"""Tokens: the same for every attempt of a task, and different from those of other tasks."""
 
 from headrace_spark.tokens import TaskToken, made_from_rows
 

@@ -54,10 +54,10 @@ def why_hopeless(pod: Object) -> str:
     for each in _containers(pod):
         waiting = each.get("state", {}).get("waiting") or {}
         if waiting.get("reason") in HOPELESS:
-            return "; ".join(filter(None, (_said(waiting), _last_end(each))))
+            return "; ".join(filter(None, (_reason_with_message(waiting), _last_end(each))))
     for each in status.get("conditions", []):
         if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable":
-            return _said(each)
+            return _reason_with_message(each)
     if status.get("phase") == "Failed":
         ends = [_last_end(each) for each in _containers(pod)]
         return _with_advice(status) or next(filter(None, ends), "its containers have ended")
@@ -77,20 +77,20 @@ def why_not_ready(pod: Object, events: Sequence[Object] = ()) -> str:
     for each in _containers(pod):
         if ended := _last_end(each):
             return ended
-    newest = max(_of(pod, events), key=_at, default=None)
+    newest = max(_events_about(pod, events), key=_last_observed, default=None)
     if newest is not None and newest.get("type") == WARNING:
-        return _said(newest)
+        return _reason_with_message(newest)
     for each in _containers(pod):
         waiting = each.get("state", {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return _said(waiting)
+            return _reason_with_message(waiting)
     return ""
 
 
 def why_missing(pod: str, events: Sequence[Object]) -> str:
     """Return why a pod was not created, from the newest event of its creator; "" if that names no cause."""
     named = [each for each in events if re.search(rf"(?<![\w.-]){re.escape(pod)}(?![\w.-])", _text(each))]
-    newest = max(named, key=_at, default=None)
+    newest = max(named, key=_last_observed, default=None)
     if newest is None or newest.get("type") != WARNING:
         return ""
     return _shortened(_text(newest))
@@ -98,7 +98,7 @@ def why_missing(pod: str, events: Sequence[Object]) -> str:
 
 def why_refused(events: Sequence[Object]) -> str:
     """Return why an object could not create its pods, from its newest event; "" if that names no cause."""
-    newest = max(events, key=_at, default=None)
+    newest = max(events, key=_last_observed, default=None)
     return _shortened(_text(newest)) if newest is not None and newest.get("type") == WARNING else ""
 
 
@@ -111,12 +111,12 @@ def why_unbound(claim: Object, events: Sequence[Object]) -> str:
         return f"its volume {claim['spec'].get('volumeName', '')} is gone"
     if phase != "Pending" or claim["metadata"].get("deletionTimestamp"):
         return ""
-    newest = max(_of(claim, events), key=_at, default=None)
+    newest = max(_events_about(claim, events), key=_last_observed, default=None)
     if newest is None or newest.get("reason") in ("WaitForFirstConsumer", "WaitForPodScheduled"):
         return ""
     if newest.get("type") != WARNING and newest.get("reason") != "FailedBinding":
         return ""  # in progress: Provisioning, ExternalProvisioning
-    return _said(newest)
+    return _reason_with_message(newest)
 
 
 def is_unbound(claim: Object) -> bool:
@@ -145,7 +145,7 @@ def is_stale(claim: Object, *, size: str, class_: str | None, cause: str) -> boo
     return is_other or quantity(claim["spec"]["resources"]["requests"]["storage"]) != quantity(size)
 
 
-def _of(found: Object, events: Sequence[Object]) -> list[Object]:
+def _events_about(found: Object, events: Sequence[Object]) -> list[Object]:
     """Return the events of this very object, not of a former one of its name."""
     uid = found["metadata"].get("uid")
     return [each for each in events if (each.get("involvedObject") or {}).get("uid") in (None, "", uid)]
@@ -172,10 +172,10 @@ def _last_end(container: Object) -> str:
 
 
 def _with_advice(status: Object) -> str:
-    return ": ".join(filter(None, (_said(status), ADVICE.get(str(status.get("reason"))))))
+    return ": ".join(filter(None, (_reason_with_message(status), ADVICE.get(str(status.get("reason"))))))
 
 
-def _said(found: Object) -> str:
+def _reason_with_message(found: Object) -> str:
     return f"{found.get('reason', '')}: {_shortened(_text(found))}".strip(": ")
 
 
@@ -188,7 +188,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MESSAGE else f"{text[:_MESSAGE]}..."
 
 
-def _at(event: Object) -> str:
+def _last_observed(event: Object) -> str:
     """Return when an event was last observed. All forms of the times begin alike, so text compares them."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))

@@ -132,7 +132,7 @@ class Clusters:
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
         self._restart = RollingRestart(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
-        self._told: dict[str, set[str]] = {}
+        self._passed_on: dict[str, set[str]] = {}
         """Digests of the events that were passed on and that nodes still report, by the cluster's uid."""
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
@@ -410,7 +410,7 @@ class Clusters:
         nodes = [node for node in (seen.status or {}).get("nodes", []) if str(node["state"]).startswith("up")]
         answers = await asyncio.gather(*(self._events_of(objects, str(node["address"])) for node in nodes))
         since_ms = (time.time() - TOLD_S) * 1000
-        told = self._told.get(body["metadata"]["uid"], set())
+        told = self._passed_on.get(body["metadata"]["uid"], set())
         marks = set()
         for node, events in zip(nodes, answers, strict=True):
             for event in events:
@@ -422,7 +422,7 @@ class Clusters:
                 reason, is_wrong = event_reason(event["kind"]), is_warning(event["kind"], event["reason"])
                 if mark in told or await self._reporter.tell(objects, reason, text, warning=is_wrong, mark=mark):
                     marks.add(mark)
-        self._told[body["metadata"]["uid"]] = marks
+        self._passed_on[body["metadata"]["uid"]] = marks
 
     async def _events_of(self, objects: ClusterObjects, address: str) -> Sequence[Mapping[str, Any]]:
         try:

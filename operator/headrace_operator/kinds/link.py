@@ -94,7 +94,7 @@ class Links(Kind[LinkSpec]):
     def __init__(self, **common: Any) -> None:
         """Takes the arguments of Kind."""
         super().__init__(**common)
-        self._asks = Asking(kube=self._kube, cache=self._cache, index=self._index)
+        self._resolver = Asking(kube=self._kube, cache=self._cache, index=self._index)
         self._asking = 0
         self._sent: dict[str, tuple[str, str]] = {}
         """The versions of the credentials that were sent last, the link's own and the reverse ones, by the resource's
@@ -107,7 +107,7 @@ class Links(Kind[LinkSpec]):
         before = body.get("status") or {}
         credentials: Sequence[Mapping[str, str]] = ()
         try:
-            asked = await self._asks.resolved(body, spec)
+            asked = await self._resolver.resolved(body, spec)
             credentials = asked.given.credentials, asked.reverse.credentials
             shown, problem = await self._made(asked, body, spec)
             if shown is None:
@@ -235,7 +235,7 @@ class Links(Kind[LinkSpec]):
 
     async def _await_stream(self, asked: Asked, body: Body, spec: LinkSpec) -> None:
         """Raise Unheard until a declared Stream exists: a link would create the stream with the source's policy."""
-        stream = self._asks.declared(body)
+        stream = self._resolver.declared(body)
         if stream is None:
             return
         try:

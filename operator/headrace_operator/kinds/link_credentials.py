@@ -44,7 +44,7 @@ def properties_of(secret: Mapping[str, Any]) -> dict[str, str]:
             entries[str(name)] = base64.b64decode(value or "").decode()
         except ValueError:
             raise HeadraceError(f"its entry {name} is not text") from None
-    found = _of_file(entries.pop(FILE)) if FILE in entries else {}
+    found = _file_properties(entries.pop(FILE)) if FILE in entries else {}
     for location, pem in INSIDE.items():
         if (held := entries.get(found.get(location, "").rpartition("/")[2])) is not None:
             del found[location]
@@ -66,7 +66,7 @@ def properties_of(secret: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _of_file(text: str) -> dict[str, str]:
+def _file_properties(text: str) -> dict[str, str]:
     try:
         found = parse_properties(text)
     except HeadraceError:

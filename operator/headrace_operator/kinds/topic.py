@@ -25,11 +25,11 @@ class Topics(Kind[TopicSpec]):
     aside = permissions.TYPES
 
     @staticmethod
-    def _full(body: Body, spec: TopicSpec) -> str:
+    def _full_name(body: Body, spec: TopicSpec) -> str:
         return f"{spec.stream}:{spec.name or body['metadata']['name']}"
 
     async def _make(self, bootstrap: str, body: Body, spec: TopicSpec) -> Made:
-        full = self._full(body, spec)
+        full = self._full_name(body, spec)
         expressions = permissions.read(spec.permissions)
         try:
             shown = await self._admin.call(bootstrap, "topic.show", {"topic": full})
@@ -60,7 +60,7 @@ class Topics(Kind[TopicSpec]):
         return Made(figures, conditions=[permitted])
 
     async def _unmake(self, bootstrap: str, body: Body, spec: TopicSpec) -> None:
-        fields = {"topics": [{"name": self._full(body, spec), "topic_id": None}], "timeout": 10_000}
+        fields = {"topics": [{"name": self._full_name(body, spec), "topic_id": None}], "timeout": 10_000}
         answer = await self._admin.kafka(bootstrap, ApiKey.DELETE_TOPICS, 6, fields)
         _check(answer.responses)
 

@@ -1,1 +1,1 @@
-"""The chart's alerts under Prometheus's own rule engine: `promtool`, as .ci/tools gets it."""
+"""The chart's alerts in Prometheus's own rule engine: `promtool`, downloaded by .ci/tools."""

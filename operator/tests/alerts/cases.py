@@ -1,4 +1,4 @@
-"""What makes each alert fire, and lets it clear."""
+"""What makes each alert fire, and clear."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,16 +13,16 @@ TOPICS_READY: Final = 'headrace_operator_objects{job="operator",kind="Topic",con
 OPERATOR: Final = 'headrace_operator_queue_resources{job="operator"}'
 DAY_S: Final = 86_400
 OLD: Final = -100_000.0
-"""Of a node that started long ago; promtool's time begins at 0."""
+"""The start time of a node that started long ago; promtool's time begins at 0."""
 
 
 def steps(*parts: tuple[float, float | None], per_minute: int = PER_MINUTE) -> list[float | None]:
-    """Minutes, and the value meanwhile."""
+    """Return a series from pairs of minutes and the value during them."""
     return [value for minutes, value in parts for _ in range(round(minutes * per_minute))]
 
 
 def rising(*parts: tuple[float, float]) -> list[float | None]:
-    """A counter: minutes, and by how much it rises in a minute meanwhile."""
+    """Return a counter from pairs of minutes and its rise per minute during them."""
     found: list[float | None] = []
     total = 0.0
     for minutes, rate in parts:
@@ -33,7 +33,7 @@ def rising(*parts: tuple[float, float]) -> list[float | None]:
 
 
 def starts(*at_minutes: float, until: float) -> list[float | None]:
-    """A process's start time, where it starts anew at these minutes."""
+    """Return the start time of a process that is restarted at these minutes."""
     found: list[float | None] = []
     for step in range(round(until * PER_MINUTE)):
         minute = step / PER_MINUTE
@@ -42,7 +42,9 @@ def starts(*at_minutes: float, until: float) -> list[float | None]:
 
 
 def histogram(name: str, labels: str, *parts: tuple[float, bool], slow_le: float) -> dict[str, Values]:
-    """Minutes, and whether all that takes place meanwhile is slow: above `slow_le`, below four times as much."""
+    """Return a histogram from pairs of minutes and whether everything during them is slow: above `slow_le`; otherwise a
+    quarter of that.
+    """
     slow = rising(*((minutes, 600.0 if is_slow else 0.0) for minutes, is_slow in parts))
     everything = rising(*((minutes, 600.0) for minutes, _ in parts))
     fast = [round(a - b, 6) for a, b in zip(everything, slow, strict=True) if a is not None and b is not None]
@@ -60,7 +62,9 @@ def case(
     also: Sequence[str] = (),
     interval_s: int = STEP_S,
 ) -> Scenario:
-    """`alert` does not fire at `quiet` (minutes), fires at `fires`, and no more at `clears`. `also` fire beside it."""
+    """Return a case in which `alert` does not fire at `quiet` (minutes), fires at `fires`, and no longer at `clears`.
+    `also` fire with it.
+    """
     longest = max(map(len, series.values()))
     return Scenario(
         alert,
@@ -229,7 +233,7 @@ CASES: Final = (
         "HeadraceDiskFullSoon",
         {
             f"headrace_disk_free_bytes{{{NODE}}}": [
-                # 40 % free, of which 2.5 % go in an hour, until somebody makes room.
+                # 40 % free, falling by 2.5 % an hour, until space is freed.
                 40_000 - (0 if minute < 60 else 2500 * (minute - 60) / 60) if minute < 480 else 60_000
                 for minute in range(540)
             ],

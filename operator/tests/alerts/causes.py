@@ -1,6 +1,6 @@
-"""How each alert is seen under a real Prometheus, by a real cause: which test brings it about, and by what.
+"""How each alert is triggered in a real Prometheus by a real cause: by which test, and by what.
 
-None can be had on Kubernetes alone: where the operator is needed it runs as it is, with an API server in memory.
+No cause needs Kubernetes: the operator, where needed, runs against an API server in memory.
 """
 
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 
 class Cause(NamedTuple):
-    """Of one alert."""
+    """The cause of one alert."""
 
     test: str
-    """Its name, without `test_`, in one of the modules `test_prometheus_*`."""
+    """The test's name, without `test_`, in one of the modules `test_prometheus_*`."""
     what: str
     """What is done to real processes."""
 

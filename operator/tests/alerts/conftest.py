@@ -1,4 +1,4 @@
-"""Prometheus and clusters that it scrapes, for as long as a test runs."""
+"""Fixtures: Prometheus and clusters that it scrapes, for one test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from .prometheus import Prometheus
 
 METRICS = "--metrics-port=0"
 MakePrometheus = Callable[[int], Prometheus]
-"""Starts one for which time goes so many times faster."""
+"""Starts a Prometheus whose rules run faster by this factor."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def make_prometheus(tmp_path: Path) -> Iterator[MakePrometheus]:
 
 @pytest.fixture
 def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
-    """Starts a cluster of nodes that serve metrics; every container is whole."""
+    """Starts a cluster of nodes that serve metrics; every container has all its replicas in sync."""
     made: list[Cluster] = []
 
     def make(*options: str, count: int = 3, name: str = "plant") -> Cluster:

@@ -1,7 +1,7 @@
-"""A Prometheus that scrapes real processes every second, and looks at the alerts with time in a hurry.
+"""A Prometheus that scrapes real processes every second, with accelerated alerts.
 
-Its rules are the chart's with all durations divided: what lasts 3 minutes there lasts 9 seconds when it is 20 times
-faster. So are the thresholds of lags, which are durations as well. All other thresholds are as they are.
+Its rules are the chart's with all durations divided: 3 minutes become 9 seconds if it is 20 times faster. Thresholds of
+lags, which are durations too, are also divided. All other thresholds stay.
 """
 
 import copy
@@ -28,23 +28,23 @@ DURATION: Final = re.compile(r"(?<=[\[:])\d+[smhd]\b|(?<=offset )\d+[smhd]\b")
 SECONDS: Final = re.compile(
     r"(?<=_lag_seconds\) > )\d+|(?<=start_time_seconds\) < )\d+|(?<=start_time_seconds < )\d+|(?<=:5m\], )\d+"
 )
-"""Numbers in rules that are durations: how far behind is too far, who has just started, how far ahead is looked."""
+"""Numbers in rules that are durations: lag limits, times since a start, prediction periods."""
 POLL_S: Final = 0.3
 
 
 def shorter(duration: str, faster: int) -> str:
-    """A duration, divided, as Prometheus reads it."""
+    """Return a divided duration in Prometheus's form."""
     return f"{max(int(duration[:-1]) * UNIT_MS[duration[-1]] // faster, 1)}ms"
 
 
 def in_a_hurry(expression: str, faster: int) -> str:
-    """A rule's expression with its durations divided."""
+    """Return a rule's expression with its durations divided."""
     expression = SECONDS.sub(lambda found: f"{int(found[0]) / faster:g}", expression)
     return DURATION.sub(lambda found: shorter(found[0], faster), expression)
 
 
 def rules_in_a_hurry(rules: dict[str, Any], faster: int) -> dict[str, Any]:
-    """A rule file's content with its durations divided."""
+    """Return a rule file's content with its durations divided."""
     made = copy.deepcopy(rules)
     for group in made["groups"]:
         group["interval"] = "1s"
@@ -55,7 +55,7 @@ def rules_in_a_hurry(rules: dict[str, Any], faster: int) -> dict[str, Any]:
 
 
 class Prometheus:
-    """A process of its own, in a folder, and whom it scrapes."""
+    """A Prometheus process with its own folder, and its targets."""
 
     def __init__(self, folder: Path, *, faster: int) -> None:
         folder.mkdir()
@@ -85,10 +85,10 @@ class Prometheus:
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen([program, *where], cwd=folder, stdout=log, stderr=subprocess.STDOUT)
 
-    # --- whom it scrapes
+    # --- targets
 
     def scrape(self, job: str, *ports: int) -> None:
-        """Have one job be of these ports, from within a second on; of none: it is gone."""
+        """Set the ports that one job scrapes, within a second; without ports the job is removed."""
         self._targets[job] = ports
         found = [
             {"targets": [f"{HOST}:{port}" for port in each], "labels": {"job": name}}
@@ -100,15 +100,17 @@ class Prometheus:
         new.rename(self._folder / "targets.json")
 
     def watch(self, job: str, *clusters: Cluster) -> None:
-        """Scrape the nodes of clusters as one job from now on; their option `--metrics-port=0` has them serve."""
+        """Scrape the nodes of clusters as one job from now on; they serve metrics by their option `--metrics-port=0`.
+        """
         self._clusters[job] = clusters
         self.look()
         count = sum(len(each.nodes) for each in clusters)
         self.until(f"all of {job} are scraped", lambda: len(self.query(f'up{{job="{job}"}} == 1')) == count)
 
     def look(self, *, away: Collection[int] = ()) -> None:
-        """Find nodes that started again at their new ports; one that is down is looked for where it was, but for those
-        whose numbers are in `away`, which are no targets."""
+        """Find restarted nodes at their new ports; nodes that are down keep their target, except for the numbers in
+        `away`, which are not targets.
+        """
         for job, clusters in self._clusters.items():
             nodes = [node for cluster in clusters for number, node in cluster.nodes.items() if number not in away]
             for node in nodes:
@@ -116,10 +118,10 @@ class Prometheus:
                     self._ports[node] = int(json.loads(node.ready_file.read_text())["metrics_port"])
             self.scrape(job, *(self._ports[node] for node in nodes))
 
-    # --- what it knows
+    # --- queries
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """An instant query's series; none while Prometheus starts."""
+        """Return the series of an instant query; none while Prometheus starts."""
         try:
             return self._ask("query", query=expression)
         except OSError:
@@ -127,7 +129,7 @@ class Prometheus:
             return []
 
     def query_range(self, expression: str, *, begin_s: float, end_s: float, step_s: float) -> list[dict[str, Any]]:
-        """A query's series over a time, in seconds since 1970. Raises OSError."""
+        """Return a query's series over a period, in seconds since 1970. Raises OSError."""
         return self._ask("query_range", query=expression, start=f"{begin_s}", end=f"{end_s}", step=f"{step_s}")
 
     def _ask(self, what: str, **asked: str) -> list[dict[str, Any]]:
@@ -137,18 +139,18 @@ class Prometheus:
             return found
 
     def firing(self) -> set[str]:
-        """The alerts that fire now."""
+        """Return the alerts that fire now."""
         return {each["metric"]["alertname"] for each in self.query('ALERTS{alertstate="firing"}')}
 
     def fired(self, *, within_s: float) -> set[str]:
-        """The alerts that have fired for some time of the last seconds."""
+        """Return the alerts that have fired at any time in the last seconds."""
         found = self.query(f'max_over_time(ALERTS{{alertstate="firing"}}[{within_s:.0f}s])')
         return {each["metric"]["alertname"] for each in found}
 
     def until(
         self, what: str, holds: Callable[[], Any], *, within_s: float = 120.0, step: Callable[[], object] | None = None
     ) -> None:
-        """Wait for something; `step` is done over and over meanwhile, and takes its time."""
+        """Wait for a condition; `step` is called repeatedly meanwhile."""
         deadline = time.monotonic() + within_s * PATIENCE
         while not holds():
             told = self.query("ALERTS")
@@ -159,16 +161,16 @@ class Prometheus:
                 step()
 
     def await_firing(self, *alerts: str, within_s: float = 120.0, step: Callable[[], object] | None = None) -> None:
-        """Until all of these fire at the same time."""
+        """Wait until all of these fire at the same time."""
         wanted = set(alerts)
         self.until(f"{sorted(wanted)} fire", lambda: self.firing() >= wanted, within_s=within_s, step=step)
 
     def await_cleared(self, *alerts: str, within_s: float = 240.0, step: Callable[[], object] | None = None) -> None:
-        """Until none of these fires."""
+        """Wait until none of these fires."""
         unwanted = set(alerts)
         self.until(f"{sorted(unwanted)} clear", lambda: not self.firing() & unwanted, within_s=within_s, step=step)
 
     def close(self) -> None:
-        """End it."""
+        """Stop Prometheus."""
         self._process.terminate()
         self._process.wait(30)

@@ -1,6 +1,6 @@
-"""Rule tests for `promtool test rules`, and what it says of them.
+"""Rule tests for `promtool test rules`, and their results.
 
-Samples come every 15 s, which is a usual pace, and rules are looked at as often; what takes hours has a slower one.
+Samples are 15 s apart, a usual interval, and rules are evaluated as often; cases that take hours use a longer interval.
 """
 
 import os
@@ -24,13 +24,13 @@ Values = Sequence[float | None]
 
 
 def promtool() -> str | None:
-    """HEADRACE_PROMTOOL, the one beside this Python, or the one on the path."""
+    """Return HEADRACE_PROMTOOL, the one beside this Python, or the one on the path."""
     beside = Path(sys.executable).parent / "promtool"
     return os.environ.get("HEADRACE_PROMTOOL") or (str(beside) if beside.exists() else shutil.which("promtool"))
 
 
 def declared() -> dict[str, dict[str, Any]]:
-    """The alerts of all rule files, by name."""
+    """Return the alerts of all rule files, by name."""
     groups = [group for file in RULES for group in yaml.safe_load(file.read_text())["groups"]]
     rules = [rule for group in groups for rule in group["rules"]]
     found = {str(rule["alert"]): rule for rule in rules}
@@ -45,12 +45,12 @@ class Scenario:
     name: str
     series: Mapping[str, Values]
     firing: Mapping[int, Sequence[str]]
-    """By minute: exactly these fire then."""
+    """By minute: exactly the alerts that fire then."""
     interval_s: int = STEP_S
 
 
 def run(scenarios: Sequence[Scenario], folder: Path) -> "subprocess.CompletedProcess[str]":
-    """What promtool makes of them."""
+    """Run promtool on the scenarios, and return its result."""
     files = []
     for interval_s in sorted({each.interval_s for each in scenarios}):
         files.append(folder / f"every-{interval_s}-s.yaml")
@@ -65,7 +65,7 @@ def run(scenarios: Sequence[Scenario], folder: Path) -> "subprocess.CompletedPro
 
 
 def notation(values: Values) -> str:
-    """As promtool reads series: runs of one value are `VxN`; the first sample that is lacking ends the series."""
+    """Return a series in promtool's notation: runs of one value are `VxN`; the first missing sample ends the series."""
     written: list[str] = []
     before: float | None = None
     at = 0

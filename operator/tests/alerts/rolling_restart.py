@@ -1,7 +1,7 @@
-"""What Prometheus scrapes of a cluster on Kubernetes while it is restarted, one node after the other.
+"""The series that Prometheus scrapes from a cluster on Kubernetes during a rolling restart.
 
-Each node is away for a minute and a half, comes back under another address, and is behind for another half. The
-controller and the groups' coordinator move when their node goes; a scrape sees neither for a moment, or two of them.
+Each node is down for a minute and a half, returns with another address, and is behind for another half minute. The
+controller and the groups' coordinator move when their node stops; for a moment a scrape sees none, or two of them.
 """
 
 from collections.abc import Callable
@@ -18,33 +18,33 @@ BEHIND_S: Final = 30
 MINUTES: Final = 60
 
 Gauge = Callable[[int, int], float]
-"""Of a node that answers, by its number and the second."""
+"""A value of a node that answers, by the node's number and the second."""
 
 
 def went_s(node: int) -> int:
-    """When a node is stopped."""
+    """Return when a node is stopped."""
     return FIRST_S + node * EACH_S
 
 
 def away(at_s: int) -> int | None:
-    """Which node does not answer."""
+    """Return which node does not answer; None if all do."""
     return next((node for node in range(NODES) if went_s(node) <= at_s < went_s(node) + AWAY_S), None)
 
 
 def under_way(at_s: int) -> bool:
-    """Whether some replicas are not in sync: a node is away, or comes back."""
+    """Return whether some replicas are not in sync: a node is down, or catching up."""
     return any(went_s(node) <= at_s < went_s(node) + AWAY_S + BEHIND_S for node in range(NODES))
 
 
 def leader(at_s: int) -> int | None:
-    """The node that is the controller and coordinates groups; None: a scrape sees no such node."""
+    """Return the node that is the controller and coordinates groups; None if a scrape sees no such node."""
     if went_s(0) <= at_s < went_s(0) + 2 * STEP_S:
         return None
     return 0 if at_s < went_s(0) else 1 if at_s < went_s(1) else 2 if at_s < went_s(2) else 0
 
 
 def since_start_s(node: int, at_s: int) -> float:
-    """For how long its process runs."""
+    """Return for how long the node's process has been running."""
     back_s = went_s(node) + AWAY_S - 10
     return at_s - back_s if at_s >= back_s else at_s - OLD
 
@@ -54,7 +54,7 @@ def ready(node: int, at_s: int) -> float:
 
 
 def controller(node: int, at_s: int) -> float:
-    """Just after it has moved a scrape may see two."""
+    """Just after the controller has moved, a scrape may see two."""
     return float(leader(at_s) == node or leader(at_s - STEP_S) == node)
 
 
@@ -65,7 +65,7 @@ GAUGES: Final[dict[str, Gauge]] = {
     "headrace_start_time_seconds": lambda node, at_s: at_s - since_start_s(node, at_s),
     'headrace_containers{state="in_sync"}': lambda _, at_s: 1.0 if under_way(at_s) else 8.0,
     'headrace_containers{state="behind"}': lambda _, at_s: 7.0 if under_way(at_s) else 0.0,
-    # For a moment, as a node goes, a container has too few in sync, or nobody to lead it.
+    # For a moment, as a node stops, a container has too few in-sync replicas, or no leader.
     'headrace_containers{state="stalled"}': lambda node, at_s: float(
         at_s - went_s((node + 1) % NODES) in range(STEP_S)
     ),
@@ -80,7 +80,7 @@ GAUGES: Final[dict[str, Gauge]] = {
     "headrace_disk_free_bytes": lambda _, at_s: 4e11 - at_s * 1e6,
     "headrace_disk_total_bytes": lambda *_: 1e12,
     "headrace_catalog_damaged": lambda *_: 0.0,
-    # What is counted begins anew with the process. Records of clients that ask the wrong node are refused a moment.
+    # Counters restart with the process. For a moment, requests to a former leader are refused.
     "headrace_scrub_findings_total": lambda *_: 0.0,
     "headrace_failovers_total": lambda node, at_s: 0.0 if at_s < FIRST_S else 2.0 if leader(at_s) == node else 0.0,
     "headrace_set_aside_records_total": lambda *_: 0.0,
@@ -126,18 +126,18 @@ OPERATOR: Final[dict[str, Callable[[int], float]]] = {
 
 
 def labelled(name: str, labels: str) -> str:
-    """The series with more labels."""
+    """Return the series with additional labels."""
     bare, _, own = name.rstrip("}").partition("{")
     return f"{bare}{{{labels}{',' + own if own else ''}}}"
 
 
 def series() -> dict[str, Values]:
-    """All of it."""
+    """Return all series of the restart."""
     times = range(0, MINUTES * 60, STEP_S)
     found: dict[str, Values] = {}
     for node in range(NODES):
         back_s = went_s(node) + AWAY_S
-        # The pod of before, and the one that takes its place: its address is another, and is known once it is up.
+        # The former pod, and its replacement, whose address differs, and is known once the pod is up.
         for before, instance in ((True, f"10.0.1.{node}:8080"), (False, f"10.0.2.{node}:8080")):
             at = f'namespace="factory",job="plant",pod="plant-{node}",instance="{instance}"'
             told = [at_s < went_s(node) if before else at_s >= back_s for at_s in times]

@@ -1,4 +1,4 @@
-"""A StreamJob's driver as its container runs it, in a process, that puts what it reads in capitals."""
+"""A StreamJob's driver, run in a process as its container runs it; the job converts text to capitals."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from kit.own_ports import own_port
 
 
 class RunningDriver:
-    """One, at one port over all its starts."""
+    """A driver, at one port over all its restarts."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class RunningDriver:
         environment: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        """`more`: of the job's definition."""
+        """`more`: additional fields of the job's definition."""
         self._folder = folder
         self._environment = environment or {}
         self._definition = {
@@ -49,7 +49,7 @@ class RunningDriver:
 
     @contextlib.contextmanager
     def running(self) -> Iterator["subprocess.Popen[bytes]"]:
-        """Its process, which is killed at the end with all that it has started."""
+        """Run the driver's process, which is killed at the end with its child processes."""
         self._folder.mkdir(exist_ok=True)
         (self._folder / "job.json").write_text(json.dumps(self._definition))
         environment = {

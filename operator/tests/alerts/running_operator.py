@@ -1,4 +1,4 @@
-"""The operator as it runs in its pod, in a thread, with an API server in memory."""
+"""The operator, run in a thread as in its pod, with an API server in memory."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ HOST = "127.0.0.1"
 
 
 class RunningOperator:
-    """One, which looks at everything again and again."""
+    """An operator that sweeps frequently."""
 
     def __init__(self, api: ClosingApi, *, sweep_s: float = 0.5) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,6 +1,6 @@
-"""What holds of all alerts that are seen under a real Prometheus (causes.py), and the rules in a hurry.
+"""Checks of all alerts that are triggered in a real Prometheus (causes.py), and of the accelerated rules.
 
-The tests that bring the alerts about are in the modules MODULES, which `make nightly` runs.
+The tests that trigger the alerts are in the modules MODULES, which `make nightly` runs.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
-"""The alerts about the operator and StreamJobs, under a Prometheus that scrapes an operator and a driver.
+"""The alerts about the operator and StreamJobs, in a Prometheus that scrapes an operator and a driver.
 
-They are as they are in their pods; the operator has an API server in memory, the driver a real node.
+Both run as in their pods; the operator has an API server in memory, the driver a real node.
 """
 
 import itertools
@@ -33,7 +33,7 @@ needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="needs Java
 
 
 def declared(name: str) -> dict[str, Any]:
-    """A Topic of a cluster that is not there."""
+    """A Topic of a cluster that does not exist."""
     spec = {"clusterRef": {"name": "nowhere"}, "stream": "/default", "partitions": 1}
     return {"apiVersion": API, "kind": "Topic", "metadata": {"name": name, "namespace": "factory"}, "spec": spec}
 
@@ -51,7 +51,7 @@ def test_an_operator(make_prometheus: MakePrometheus) -> None:
     def change() -> None:
         known = api.one("Topic", "first")
         api.put({**known, "spec": {**known["spec"], "partitions": next(partitions)}})
-        time.sleep(1)  # a sweep or two find it
+        time.sleep(1)  # found by a sweep or two
 
     prometheus.await_firing("HeadraceWatchesMiss", step=change)
 
@@ -73,7 +73,7 @@ def test_an_operator(make_prometheus: MakePrometheus) -> None:
 
 
 def driver_of(folder: Path, cluster: Cluster, *, stream: str) -> RunningDriver:
-    """One that gives up its start soon, where it cannot have its input."""
+    """A driver that soon gives up starting if its input does not exist."""
     return RunningDriver(
         folder,
         cluster.bootstrap,

@@ -1,4 +1,4 @@
-"""The alerts about links, under a Prometheus that scrapes two clusters with a link between them."""
+"""The alerts about links, in a Prometheus that scrapes two clusters with a link between them."""
 
 import pytest
 
@@ -26,11 +26,11 @@ pytestmark = [
 
 SHORT_LIVED = "/short-lived"
 SINGLE = "/single"
-"""Whose records one node has alone."""
+"""Topics whose records only one node has."""
 
 
 def home_of(cluster: Cluster, topic: str) -> str:
-    """The cluster where a topic is at home, as this one knows it."""
+    """Return the home of a topic, as this cluster knows it."""
     home = call(cluster, "topic.show", topic=f"{STREAM}:{topic}").get("home")
     return cluster_id(cluster) if home is None else str(home["cluster"])
 

@@ -1,4 +1,4 @@
-"""The alerts about nodes, under a Prometheus that scrapes real ones: these are killed, stopped, filled and damaged."""
+"""The alerts about nodes, in a Prometheus that scrapes real nodes, which are killed, stopped, filled and damaged."""
 
 import contextlib
 import itertools
@@ -40,14 +40,14 @@ pytestmark = [
 JOB = "plant"
 SMALL_CHUNKS = "--chunk-bytes=262144"
 PULSE_S = 0.2
-"""How long a processor or a disk is away at a time: far more than the alerts' 0.05 and 0.1 s."""
+"""Seconds that a processor or a disk stalls at a time: far more than the alerts' 0.05 and 0.1 s."""
 SLOW = {"HeadraceLoopLag", "HeadraceSyncSlow"}
-"""What a machine with much else to do brings about by itself."""
+"""Alerts that a busy machine may trigger by itself."""
 
 
 @contextlib.contextmanager
 def writing(cluster: Cluster, *topics: str, size: int = 1_000, pause_s: float = 0.02) -> Iterator[None]:
-    """A producer writes to topics while inside, whether it gets an answer or not."""
+    """Run a producer to topics while the context is active, whether or not it gets answers."""
     stopping = threading.Event()
     producer = Producer({**at(cluster.bootstrap), "linger.ms": 5})
 
@@ -69,14 +69,14 @@ def writing(cluster: Cluster, *topics: str, size: int = 1_000, pause_s: float = 
 
 
 def start_again(prometheus: Prometheus, cluster: Cluster, *numbers: int) -> None:
-    """Start nodes that are down, and have them scraped where they are then."""
+    """Restart nodes that are down, and scrape them at their new ports."""
     cluster.start(*numbers)
     cluster.await_ready(*numbers)
     prometheus.look()
 
 
 def busiest(cluster: Cluster) -> int:
-    """The node that leads most containers."""
+    """Return the node that leads most containers."""
     led = [each.leader for each in cluster.containers() if each.state != "deleted"]
     return cluster.number_of(max(led, key=led.count))
 
@@ -102,7 +102,7 @@ def test_nodes_that_are_lost(make_cluster: MakeCluster, make_prometheus: MakePro
 
 
 def test_a_node_that_is_no_target(make_cluster: MakeCluster, make_prometheus: MakePrometheus) -> None:
-    """A pod that finds no worker has no address, so Prometheus on Kubernetes does not know of it."""
+    """A pod without a worker has no address, so Prometheus on Kubernetes does not know it."""
     cluster, prometheus = make_cluster(), make_prometheus(20)
     prometheus.watch(JOB, cluster)
     cluster.kill(3)
@@ -188,7 +188,7 @@ def test_a_slow_processor_and_a_slow_disk(make_cluster: MakeCluster, make_promet
 
 @contextlib.contextmanager
 def limited(folder: Path, *, port: int, descriptors: int, connections: int) -> Iterator[int]:
-    """A node of its own that may have so many descriptors (`ulimit -n`); the port of its metrics."""
+    """A node with a limited number of descriptors (`ulimit -n`); yields the port of its metrics."""
     folder.mkdir(exist_ok=True)
     ready = folder / "ready"
     ready.unlink(missing_ok=True)
@@ -221,14 +221,14 @@ def test_limits_that_are_near(tmp_path: Path, make_prometheus: MakePrometheus) -
             prometheus.await_firing("HeadraceConnectionsNearLimit")
         prometheus.await_cleared("HeadraceConnectionsNearLimit")
 
-        # Clients are kept out long before; what opens more and more files is containers.
+        # Client connections are refused long before; containers are what opens more and more files.
         with BrokerConnection(HOST, port, "test", 30.0) as connection:
             producer = Producer(at(f"{HOST}:{port}"))
 
             def one_more() -> None:
                 used = prometheus.query("headrace_open_descriptors / headrace_descriptors_limit > 0.8")
                 if used:
-                    time.sleep(1.5)  # so that it is seen before there is one more
+                    time.sleep(1.5)  # so that it is scraped before the next one opens
                 if used and float(used[0]["value"][1]) > 0.91:
                     return
                 name = f"v{next(serial)}"
@@ -244,7 +244,7 @@ def test_limits_that_are_near(tmp_path: Path, make_prometheus: MakePrometheus) -
 
 
 def greeted(port: int) -> socket.socket:
-    """A connection of a client that has asked what the node can do (ApiVersions 0), and now is idle."""
+    """Return an idle connection of a client that has sent ApiVersions 0."""
     connection = socket.create_connection((HOST, port), timeout=30)
     request = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"  # key 18, version 0, correlation 1, no client id
     connection.sendall(len(request).to_bytes(4, "big") + request)
@@ -274,7 +274,7 @@ def test_two_clusters_under_one_job(make_cluster: MakeCluster, make_prometheus: 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """The folder of node 3 as a file system of its own; a test without the right to mount one is skipped."""
+    """Mount a separate file system as the folder of node 3; skipped without the right to mount."""
     folder = tmp_path / "plant" / "node-3"
     folder.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(folder)]
@@ -285,7 +285,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path, *, free: float) -> None:
-    """Have a file take what is free on its file system beyond a share of all."""
+    """Grow a file until a given share of its file system is free."""
     disk = shutil.disk_usage(path.parent)
     with path.open("ab") as file:
         begin, size = file.tell(), max(int(disk.free - disk.total * free), 1)
@@ -302,10 +302,10 @@ def test_a_disk_that_fills(small_disk: Path, make_cluster: MakeCluster, make_pro
     def grow() -> None:
         with filler.open("ab") as file:
             os.posix_fallocate(file.fileno(), file.tell(), 1 << 19)
-        time.sleep(1)  # the pace at which it fills
+        time.sleep(1)  # the rate at which it fills
 
     prometheus.await_firing("HeadraceDiskFullSoon", step=grow)
-    fill(filler, free=0.02)  # less than the reserve, which records may not use
+    fill(filler, free=0.02)  # less than the reserve, which is not available to records
     with writing(cluster, "all", size=20_000):
         prometheus.await_firing("HeadraceDiskLow", "HeadraceDiskFull", "HeadraceNodeNotReady")
     filler.unlink()
@@ -325,7 +325,7 @@ def test_damage_on_disks(make_cluster: MakeCluster, make_prometheus: MakePrometh
     cluster.await_whole()
 
     follower = next(n for n, node in cluster.nodes.items() if node.node_id != cluster.catalog().leader)
-    cluster.ways.isolate(follower)  # else it has its tables from the others within a moment
+    cluster.ways.isolate(follower)  # otherwise it gets its tables from the others within a moment
     tables = cluster.nodes[follower].data / "catalog" / "catalog.sqlite"
     with contextlib.closing(sqlite3.connect(tables, isolation_level=None, timeout=30)) as connection:
         assert connection.execute("UPDATE streams SET created = created + 1").rowcount > 0
@@ -336,7 +336,7 @@ def test_damage_on_disks(make_cluster: MakeCluster, make_prometheus: MakePrometh
 
 
 def full_chunk(cluster: Cluster, number: int) -> Path | None:
-    """A chunk of records that takes no more, on a node's disk."""
+    """Return a closed chunk of records on a node's disk."""
     for folder in (cluster.nodes[number].data / "containers").iterdir():
         chunks = sorted(folder.glob("*.chunk"))
         if len(chunks) > 1 and folder.name != str(cluster.catalog().container_id):

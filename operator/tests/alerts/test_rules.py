@@ -1,4 +1,4 @@
-"""The alerts fire, clear, and keep silent through a rolling restart; each says what to do."""
+"""The alerts fire, clear, and stay silent through a rolling restart; each says what to do."""
 
 import re
 import subprocess

@@ -1,1 +1,1 @@
-"""Tests of what is made of each resource."""
+"""Tests of the objects that are built from each resource."""

@@ -1,4 +1,4 @@
-"""An authority through its generations: what is trusted, and what signs, at each step."""
+"""An authority's generations: what is trusted, and what signs, at each step."""
 
 import pytest
 from hypothesis import given
@@ -77,8 +77,9 @@ def test_no_key_is_shown() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=12))
 def test_nobody_meets_an_authority_that_he_has_had_no_time_to_hear_of(walk: list[tuple[int, bool]]) -> None:
-    """Whatever happens when: what signs was trusted for the overlap before, and what is dropped signs no longer for as
-    long."""
+    """In any order of events: an authority that signs was trusted for the overlap before, and one that is dropped has
+    not signed for as long.
+    """
     now, found = NOW, created("c", TERMS, now=NOW)
     trusted_since = {found.current.certificate: now - TERMS.overlap_s}
     signed_until: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""When a certificate is made anew, and what is wrong with one that others have given."""
+"""When a certificate is renewed, and faults of user-provided certificates."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def made(
 def test_a_certificate_stays_as_long_as_it_does() -> None:
     first = made()
     assert made(first) == first
-    assert made(first, hosts=HOSTS[:1]) == first  # a worker has gone
+    assert made(first, hosts=HOSTS[:1]) == first  # a worker was removed
     assert made(first, hosts=[*HOSTS, "10.0.0.2"]) != first
     assert made(first, forced=True) != first
     assert made(first, authority=created("c", TERMS, now=NOW)) != first
@@ -49,7 +49,7 @@ def test_a_certificate_is_made_anew_before_its_end_if_that_makes_it_last_longer(
     first = issued(None, AUTHORITY, "c", short, client=True, now=NOW)
     assert why_anew(first, AUTHORITY, "c", [], short, now=NOW + 19 * DAY_S) == ""
     assert why_anew(first, AUTHORITY, "c", [], short, now=NOW + 21 * DAY_S) == "it ends soon"
-    # The authority itself ends: one of its would end with it, and be made anew at each look.
+    # The authority itself expires: a certificate that it signs would expire with it, and be renewed at each reconcile.
     as_long_as_it = made()
     assert not_after(as_long_as_it.certificate) <= not_after(AUTHORITY.current.certificate)
     assert why_anew(as_long_as_it, AUTHORITY, "c", HOSTS, TERMS, now=NOW + 95 * DAY_S) == ""

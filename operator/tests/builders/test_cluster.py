@@ -1,4 +1,4 @@
-"""What becomes of a StreamCluster, as files that a person can read (HEADRACE_SNAPSHOTS=write writes them)."""
+"""The objects of a StreamCluster, as readable snapshot files (HEADRACE_SNAPSHOTS=write writes them)."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -203,7 +203,7 @@ def test_a_change_of_anything_else_does_not(change: dict[str, Any]) -> None:
     [
         ({}, {"cpu": "200m", "memory": "512Mi"}, None),
         ({"requests": {"memory": "1Gi"}}, {"cpu": "200m", "memory": "1Gi"}, None),
-        ({"limits": {"memory": "128Mi"}}, {"cpu": "200m"}, {"memory": "128Mi"}),  # a request would be above the limit
+        ({"limits": {"memory": "128Mi"}}, {"cpu": "200m"}, {"memory": "128Mi"}),  # a request would exceed the limit
         ({"limits": {"cpu": 2, "memory": "1Gi"}}, None, {"cpu": 2, "memory": "1Gi"}),
         ({"requests": {"cpu": 1, "memory": "1Gi"}}, {"cpu": 1, "memory": "1Gi"}, None),
     ],
@@ -211,14 +211,14 @@ def test_a_change_of_anything_else_does_not(change: dict[str, Any]) -> None:
 def test_no_pod_goes_without_a_request(
     resources: dict[str, Any], requests: dict[str, Any] | None, limits: dict[str, Any] | None
 ) -> None:
-    """Kubernetes takes a limit for the request where there is none."""
+    """Kubernetes uses a limit as the request if there is none."""
     (container,) = pod(built({"shards": 2, "resources": resources}))["containers"]
     assert container["resources"].get("requests") == requests
     assert container["resources"].get("limits") == limits
 
 
 def test_a_newer_operator_makes_no_pod_anew() -> None:
-    """The digest of a StreamCluster that says nothing, as 0.1.0 made it."""
+    """The digest of a StreamCluster with defaults only, as 0.1.0 computed it."""
     assert built({}, image="i").rolled() == "c38c2b027907e866"
 
 

@@ -1,4 +1,4 @@
-"""A change of what is asked for is noticed by its digest."""
+"""A change of what is asked for changes its digest."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""What each form of a StreamJob becomes, in files that a person can read: tests/snapshots/job-*.yaml.
+"""The objects of each form of a StreamJob, as readable snapshot files: tests/snapshots/job-*.yaml.
 
-`HEADRACE_SNAPSHOTS=write pytest operator/tests/builders/test_job.py` writes them anew; then read the diff.
+`HEADRACE_SNAPSHOTS=write pytest operator/tests/builders/test_job.py` rewrites them; then read the diff.
 """
 
 import os
@@ -67,7 +67,7 @@ def by_kind(fields: dict[str, Any], **placing: Any) -> dict[str, dict[str, Any]]
 
 
 class Readable(yaml.SafeDumper):
-    """Texts of several lines as they are."""
+    """Writes multi-line text as block literals."""
 
 
 Readable.add_representer(
@@ -142,8 +142,9 @@ APPLICATION_FIELDS: dict[str, type] = {
     "imagePullSecrets": list, "mainApplicationFile": str, "sparkConf": dict, "restartPolicy": dict, "suspend": bool,
     "driver": dict, "executor": dict,
 }  # fmt: skip
-"""Of sparkoperator.k8s.io/v1beta2's SparkApplication, those that are used, as its schema has them (0.20 controller-gen,
-August 2026); unknown ones the API server would prune without a word."""
+"""The fields of sparkoperator.k8s.io/v1beta2's SparkApplication that are used, from its schema (0.20 controller-gen,
+August 2026); the API server would silently prune unknown ones.
+"""
 POD_FIELDS: dict[str, type] = {
     "cores": int, "coreRequest": str, "memory": str, "memoryOverhead": str, "labels": dict, "template": dict,
 }  # fmt: skip
@@ -166,7 +167,7 @@ def test_a_spark_application_fits_its_schema(fields: dict[str, Any]) -> None:
 
 
 def test_a_spark_application_fits_the_whole_crd_where_it_is_at_hand() -> None:
-    """HEADRACE_SPARK_CRD: the file of the CRD, of the version to judge by."""
+    """HEADRACE_SPARK_CRD names the CRD's file, in the version to check against."""
     file = os.environ.get("HEADRACE_SPARK_CRD")
     if not file:
         pytest.skip("HEADRACE_SPARK_CRD names no file")

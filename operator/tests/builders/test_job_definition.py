@@ -1,4 +1,4 @@
-"""What a driver is told, when that makes a new driver, and which jobs cannot be."""
+"""A driver's definition, when a change of it restarts the driver, and which jobs are refused."""
 
 import json
 from typing import Any

@@ -61,6 +61,6 @@ def test_volumes_and_sidecars_are_passed_on_to_driver_and_executors() -> None:
     for spec in (driver["spec"], executor["spec"]):
         assert spec["volumes"][-1] == pod["volumes"][0]
         assert spec["containers"][0]["volumeMounts"][-1] == pod["volumeMounts"][0]
-        # Of the kind that ends with the driver: else no run would ever be done.
+        # Native sidecars, which end with the driver: otherwise no run would ever complete.
         assert spec["initContainers"] == [{**pod["sidecars"][0], "restartPolicy": "Always"}, pod["initContainers"][0]]
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & spec["securityContext"].keys()

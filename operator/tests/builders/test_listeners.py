@@ -1,4 +1,4 @@
-"""The nodes' files of listeners: closed unless somebody says otherwise in so many words."""
+"""The nodes' listener files: secure unless the resource explicitly says otherwise."""
 
 import tomllib
 from typing import Any
@@ -113,7 +113,7 @@ key = "/etc/headrace/server/tls.key"
 
 
 def test_what_is_stored_already_comes_to_the_same_files() -> None:
-    """Or an operator that is upgraded would have all pods made anew."""
+    """Otherwise an upgraded operator would recreate all pods."""
     stored = spec({"internal": {"protocol": "SSL"}, "external": {"type": "NodePort"}})
     assert files(stored)["shard-0.toml"] == THREE_FORMS
 

@@ -1,4 +1,4 @@
-"""What belongs to a cluster: by its owner, or by its labels where nobody owns it."""
+"""Which objects belong to a cluster: by their owner, or by their labels if they have no owner."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The operator's own proofs: for itself, for nodes, and for `headrace` in a pod."""
+"""The operator's credentials: for itself, for nodes, and for `headrace` in a pod."""
 
 import tomllib
 

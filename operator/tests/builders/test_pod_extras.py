@@ -1,4 +1,4 @@
-"""What users ask of pods beyond what Headrace needs of them."""
+"""Additions to pods that users ask for."""
 
 import re
 
@@ -29,7 +29,7 @@ def test_volumes_sidecars_and_variables_are_passed_on_beside_what_headrace_needs
 
 
 def test_names_that_are_the_operators_own_are_refused_by_the_schema() -> None:
-    """What the CRD lists is what the builder makes."""
+    """The CRD lists the names that the builder uses."""
     crd = yaml.safe_load((EXAMPLES.parents[1] / "crds/streamclusters.yaml").read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["pod"]
     secured = pod(built({}).with_security(Secured(REQUIRE, from_start=True)))

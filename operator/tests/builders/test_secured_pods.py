@@ -1,4 +1,4 @@
-"""What pods have of security, and how far it is in the pods of a cluster."""
+"""What security adds to pods, and its stages in the pods of a cluster."""
 
 import pytest
 
@@ -106,7 +106,7 @@ def test_more_listeners_have_ports_everywhere_and_their_certificates() -> None:
 
 
 def test_authorities_that_are_given_are_no_reason_to_make_pods_anew() -> None:
-    """Their files are: what is in these nodes read again."""
+    """Their files are: nodes reload the files' content."""
     one, other = (
         {"name": "machines", "port": 9300, "protocol": "SSL", "clientCa": {"secretRef": {"name": name}}}
         for name in ("a", "b")

@@ -1,4 +1,4 @@
-"""Settings that a storage node would not start with are refused before a pod is made with them."""
+"""Settings with which a storage node would not start are refused before a pod gets them."""
 
 import argparse
 from typing import Any
@@ -34,7 +34,7 @@ OWN = {
         "help",
     ),
 }
-"""Arguments that the operator gives itself, or that are not for pods."""
+"""Arguments that the operator sets itself, or that do not apply to pods."""
 
 
 def test_every_argument_of_a_node_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Authorities that somebody else keeps: what is copied of them, and what stays."""
+"""User-provided authorities: what is copied of them, and what is kept."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a user's Secret holds, as each kind of client reads it."""
+"""The content of a user's Secret, in the form that each kind of client reads."""
 
 import pytest
 

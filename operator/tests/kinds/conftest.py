@@ -15,7 +15,7 @@ async def world() -> World:
 
 @pytest.fixture
 async def two(world: World) -> World:
-    """A second cluster, in another namespace, that does not allow this one yet."""
+    """A second cluster, in another namespace, that does not yet allow this one."""
     world.declare("StreamCluster", "d", {"nodes": 1}, namespace="far")
     return world
 

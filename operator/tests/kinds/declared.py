@@ -12,7 +12,7 @@ TOPIC: Object = {**REF, "stream": "/plant", "partitions": 3}
 
 
 async def ended(world: World) -> Key:
-    """A Stream whose data are to go with it, and that has been deleted."""
+    """A deleted Stream whose data are to be deleted with it."""
     key = world.declare("Stream", "plant", STREAM | {"reclaimPolicy": "Delete"})
     await world.run(key)
     assert world.api.one("Stream", "plant")["metadata"]["finalizers"] == [FINALIZER]

@@ -1,4 +1,4 @@
-"""What Kubernetes refuses, what pods and claims wait for, and disks that are full: told where people look.
+"""What Kubernetes refuses, what pods and claims wait for, and full disks: reported in conditions and events.
 
 Messages are those of Kubernetes 1.34.
 """
@@ -53,7 +53,7 @@ OOM: Object = {
 def told(
     world: World, kind: str, name: str, reason: str, message: str, *, at: str = "2026-01-01T00:00:10Z", **more: Any
 ) -> None:
-    """As a controller of Kubernetes posts an event."""
+    """Post an event like a controller of Kubernetes."""
     number = len(world.api.find("Event"))
     world.api.put(
         {
@@ -71,7 +71,7 @@ def told(
 
 
 def warnings(world: World) -> list[str]:
-    """The reasons of the operator's own warnings."""
+    """Return the reasons of the operator's own warnings."""
     return [
         each["reason"]
         for each in world.api.find("Event")
@@ -266,7 +266,7 @@ async def test_an_operator_without_the_right_to_see_events_goes_on() -> None:
 
 
 def fill(world: World, *pods: str) -> None:
-    """As nodes say it in their records."""
+    """Report full disks like nodes in their StorageNodes."""
     for node in world.cluster.nodes():
         node["status"]["full"] = node["status"]["slot"].partition("/")[0] in pods
 

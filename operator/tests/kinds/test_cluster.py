@@ -336,7 +336,7 @@ async def test_an_operator_that_is_not_to_look_at_workers_does_not_ask() -> None
     assert [path for path in asked if path.startswith("/api/v1/nodes")] == []
 
 
-# --- the end
+# --- deletion
 
 
 async def test_retain_has_no_finalizer() -> None:
@@ -364,16 +364,16 @@ async def test_the_end_waits_for_pods_only_so_long() -> None:
     assert not world.api.find("StreamCluster")
 
 
-# --- whatever happens in between
+# --- interruptions
 
 
 def shape(world: World) -> dict[str, Object]:
-    """What has come of it, without what differs from run to run."""
+    """Return the resulting objects without what differs from run to run."""
     found = {}
     for path, each in world.api.objects.items():
         if each["kind"] in ("Event", "Secret"):
             continue
-        if each["kind"] == "StreamCluster":  # figures follow within a minute
+        if each["kind"] == "StreamCluster":  # figures are written within a minute
             each = each | {"status": {"conditions": each["status"]["conditions"]}}
         text = re.sub(
             r"'(uid|resourceVersion|generation|observedGeneration|lastTransitionTime)': [^,}]*", "", repr(each)
@@ -383,7 +383,7 @@ def shape(world: World) -> dict[str, Object]:
 
 
 async def a_life(world: World, fail_at: int) -> bool:
-    """Start, shrink, change, grow; the answer to one write is lost. Whether there was such a write."""
+    """Start, shrink, change, grow, with the response to one write lost. Returns whether there was such a write."""
     left = fail_at
     for spec in (
         {},
@@ -418,7 +418,7 @@ async def test_a_crash_after_any_write_comes_to_the_same(part: int) -> None:
 
 @pytest.mark.parametrize("status", [404, 409])
 async def test_a_call_that_is_refused_once_comes_to_the_same(status: int) -> None:
-    """Objects that vanish between calls, and conflicts."""
+    """With objects that vanish between calls, and conflicts."""
     whole = World()
     await a_life(whole, 0)
     expected = shape(whole)

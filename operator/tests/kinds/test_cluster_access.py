@@ -1,4 +1,4 @@
-"""What a cluster checks, and whom it knows, as its resource says."""
+"""What a cluster checks, and which operator's password it accepts, as its resource says."""
 
 from headrace_operator.builders import operator_secret
 from headrace_operator.builders.names import metadata
@@ -25,7 +25,7 @@ async def test_the_operator_gets_another_password_which_the_cluster_has_first(se
 
 
 async def test_a_password_that_the_cluster_has_already_is_found_out(secure: World) -> None:
-    """The operator ended between telling the cluster and noting that it had."""
+    """The operator ended between setting the password in the cluster and noting that it had."""
     secure.cluster.users["headrace-operator"] = {"groups": [], "password": "the next password"}
     old = held(secure, "c-operator")["password"]
     kept = metadata("c-operator", NS, "c", owned_by=None)

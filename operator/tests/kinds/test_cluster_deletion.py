@@ -1,4 +1,4 @@
-"""What a deleted StreamCluster has left says so, until the cluster comes again."""
+"""What a deleted StreamCluster has left is marked, until the cluster is created again."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ async def test_storage_nodes_of_a_deleted_cluster_are_shown_as_such_until_it_com
 
 
 async def test_an_operator_that_was_away_at_the_end_of_a_cluster_marks_its_nodes_too() -> None:
-    """It hears of the StorageNodes when it starts, and looks at the cluster that they name."""
+    """It sees the StorageNodes when it starts, and reconciles the cluster that they name."""
     world = await started()
     world.api.remove("StreamCluster", "c")
     world.start_operator()

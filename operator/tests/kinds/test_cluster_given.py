@@ -1,4 +1,4 @@
-"""What others have given a cluster by reference: taken up, and missed without opening anything."""
+"""User-provided certificates and authorities: applied, and when missing never opening anything."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ from .test_cluster import KEY, SPEC, pods, started
 
 
 def shown(**fields: Any) -> dict[str, Any]:
-    """What the cluster says."""
+    """Return the cluster's answer."""
     return {**ORIGINAL, "raised_by_itself_after_s": 86400.0, **fields}
 
 
@@ -69,13 +69,13 @@ def of_condition(world: World) -> tuple[str, str]:
 
 
 def mounted(world: World) -> str:
-    """The Secret that pods get from now on."""
+    """Return the Secret that pods mount from now on."""
     volumes = world.api.one("StatefulSet", "c")["spec"]["template"]["spec"]["volumes"]
     return next(str(each["projected"]["sources"][0]["secret"]["name"]) for each in volumes if each["name"] == "cluster")
 
 
 def levels(world: World, **fields: Any) -> None:
-    """What the cluster says from now on."""
+    """Set the cluster's answer from now on."""
     world.cluster.levels = shown(**fields)
 
 
@@ -149,7 +149,7 @@ async def test_both_records_go_with_a_cluster_that_is_deleted() -> None:
 
 
 async def test_a_record_of_a_format_between_is_not_forgotten_by_a_version_that_knows_a_newer_one() -> None:
-    """Or pods would be made anew with one that the nodes' own folders refuse."""
+    """Otherwise pods would be recreated with a format that the nodes' folders refuse."""
     world = await started()
     levels(world, supported_by_all=1, level=1)
     await world.run(KEY)

@@ -1,4 +1,4 @@
-"""The ports of clients outside outlive the StreamCluster, as the data do."""
+"""The ports for clients outside outlive the StreamCluster, as the data do."""
 
 import pytest
 

@@ -32,7 +32,7 @@ def version(world: World) -> object:
 
 
 async def with_a_bad_one(world: World, **spec: object) -> None:
-    """One pod was made anew with an image that is not there."""
+    """One pod was recreated with an image that does not exist."""
     world.declare("StreamCluster", "c", SPEC | spec)
     await world.once(KEY)
     world.cluster.converge()

@@ -1,4 +1,4 @@
-"""A cluster's security from its first object on; turned on in one that was open; and what is renewed."""
+"""A cluster's security: from its start; turned on in an open cluster; and renewals."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ SPEC: dict[str, Any] = {"nodes": 3, "security": ON, "listeners": {"external": {"
 
 @pytest.fixture
 async def secure() -> World:
-    """A cluster that has security from its start on."""
+    """A cluster that has security from its start."""
     world = World()
     world.cluster.levels = {**(world.cluster.levels or {}), "level": 2, "supported_by_all": 2}
     world.declare("StreamCluster", "c", SPEC)
@@ -51,7 +51,7 @@ def is_forced(world: World, name: str) -> bool:
 
 
 def later(world: World, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """The operator's clock, from now on."""
+    """Advance the operator's clock."""
     at = cluster_security.time.time() + seconds
     monkeypatch.setattr(cluster_security.time, "time", lambda: at)
     world.start_operator()
@@ -97,7 +97,7 @@ async def test_a_cluster_that_is_there_keeps_its_openness_and_says_so(world: Wor
 
 
 async def test_it_is_turned_on_step_by_step(world: World) -> None:
-    """The level first, then pods one by one, then TLS alone between nodes; checks last, as they are asked for."""
+    """First the level, then pods one by one, then only TLS between nodes; access checks last, as requested."""
     assert world.cluster.levels is not None
     world.cluster.levels["supported_by_all"] = 2
     listeners = {"internal": {"protocol": "PLAINTEXT"}, "secure": {}}
@@ -108,7 +108,7 @@ async def test_it_is_turned_on_step_by_step(world: World) -> None:
     assert template(world) is None
     assert world.condition("StreamCluster", "c", "Secured")[1] == "LevelFirst"
     world.cluster.levels["level"] = 2
-    await world.once(KEY)  # by which pods get a record that older versions refuse
+    await world.once(KEY)  # with it pods get a record that older versions refuse
     await world.once(KEY)
     assert template(world) == Secured("accept", from_start=False)
     assert world.condition("StreamCluster", "c", "Secured")[1] == "Rolling"
@@ -162,7 +162,7 @@ async def test_an_authority_is_renewed_in_three_steps(secure: World, monkeypatch
     assert held(secure, "c-ca")["ca.crt"] == used["ca.crt"]
     assert pods == [pod["metadata"]["uid"] for pod in secure.api.find("Pod")]
     assert secure.events().count("AuthorityRenewed") == 3
-    assert secure.events().count("CertificateRenewed") == 3  # the first: an address outside
+    assert secure.events().count("CertificateRenewed") == 3  # the first one is an address outside
 
 
 async def test_pods_are_made_to_look_again_as_soon_as_there_is_something_new(secure: World) -> None:
@@ -190,7 +190,7 @@ async def test_what_cannot_be_had_again_is_not_made_over_what_is_there(secure: W
 
 
 async def test_a_cluster_that_is_applied_again_has_what_it_had(secure: World) -> None:
-    """And without what the operator proves itself by nothing is made over the data."""
+    """And without the operator's credentials nothing is created over the data."""
     before = held(secure, "c-cluster-ca"), held(secure, "c-operator")
     secure.api.remove("StreamCluster", "c")
     for name in ("c-0", "c-1", "c-2"):
@@ -262,7 +262,7 @@ async def test_a_listener_that_was_added_is_reached_from_outside_where_it_says_s
     shown = names.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "people.example" in shown.get_values_for_type(x509.DNSName)
 
-    # inside alone
+    # inside only
     assert await told({"name": "people", "port": 9300}) == {(f"10.0.0.1:{30000 + 10 * pod}",) for pod in range(3)}
     assert secure.api.one("StreamCluster", "c")["status"]["externalBootstraps"] == {}
     assert not [each for each in secure.api.find("Service") if "-9300-" in each["metadata"]["name"]]

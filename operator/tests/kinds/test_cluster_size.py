@@ -1,4 +1,4 @@
-"""A cluster becomes smaller and larger one pod at a time, and loses nothing on the way."""
+"""A cluster shrinks and grows one pod at a time, without losing data."""
 
 import copy
 import time
@@ -157,7 +157,7 @@ async def test_a_stateful_set_that_was_scaled_by_hand_is_set_right_without_a_los
 
 
 async def test_a_pod_that_is_still_coming_is_drained_once_it_has_registered() -> None:
-    """It would register while it goes, and leave a claim and a node that nobody may delete."""
+    """Otherwise it would register while it is removed, and leave a claim and a node that nobody may delete."""
     world = await started()
     stateful_set = copy.deepcopy(world.api.one("StatefulSet", "c"))
     stateful_set["spec"]["replicas"] = 4
@@ -210,7 +210,7 @@ async def test_a_claim_goes_only_once_all_of_its_shards_are_drained() -> None:
 
 
 async def test_a_shard_that_is_there_twice_stands_for_no_other() -> None:
-    """Its folder was lost, so it has registered anew, and the former node is not forgotten yet."""
+    """Its folder was lost, so it has registered again, and the former node is not forgotten yet."""
     world = await started(shards=2)
     of_slot = {each["status"]["slot"]: each for each in world.cluster.nodes()}
     (other,) = [each for slot, each in of_slot.items() if slot == "c-2/1"]

@@ -1,4 +1,4 @@
-"""Claims grow, one after the other, and say so where they cannot."""
+"""Claims grow, one after the other, or the condition says why they cannot."""
 
 import copy
 
@@ -22,7 +22,7 @@ async def test_claims_grow_and_the_stateful_set_is_made_anew_without_its_pods() 
 
 
 async def test_claims_grow_and_a_newer_operator_changes_no_version_by_that() -> None:
-    """The StatefulSet, which says what runs, is gone in between."""
+    """The StatefulSet, which names the running image, is deleted in between."""
     world = await started()
     before = {pod["metadata"]["uid"] for pod in world.api.find("Pod")}
     world.start_operator(image="registry:5000/headrace/node:2")

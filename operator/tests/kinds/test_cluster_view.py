@@ -1,4 +1,4 @@
-"""What there is of a cluster, told in a line; and addresses for clients outside."""
+"""A cluster's state in a line; and addresses for clients outside."""
 
 from typing import Any
 

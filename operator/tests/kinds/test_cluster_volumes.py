@@ -1,4 +1,4 @@
-"""The replicas of a cluster's data: the default volume follows the nodes; evictions go one by one where that helps."""
+"""A cluster's replicas: the default volume follows the nodes; a disruption budget exists only where it helps."""
 
 import pytest
 
@@ -16,7 +16,7 @@ ONE: Object = {"replication": {"replicas": 1, "minInSync": 1}}
 
 
 async def grown(world: World, nodes: int, **spec: object) -> tuple[int, int]:
-    """The default volume's replicas and minimum in sync, once the cluster has so many nodes."""
+    """Return the default volume's replicas and minimum in sync, once the cluster has grown."""
     world.declare("StreamCluster", "c", {"nodes": nodes} | STORAGE | spec)
     await world.run(KEY)
     return shown(world)
@@ -28,7 +28,7 @@ def shown(world: World) -> tuple[int, int]:
 
 
 def made(world: World, replicas: int, min_in_sync: int) -> None:
-    """As nodes make it at first, and as people alter it later."""
+    """The default volume as nodes create it, and as people alter it later."""
     world.cluster.volumes["default"] |= {"replicas": replicas, "min_in_sync": min_in_sync}
 
 

@@ -1,4 +1,4 @@
-"""What a cluster's controller tells is of type Warning where something is wrong."""
+"""Events of a cluster's controller are of type Warning if they report a fault."""
 
 import time
 

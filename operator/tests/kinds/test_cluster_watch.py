@@ -1,4 +1,5 @@
-"""How soon the conditions of a StreamCluster are false, and what that costs the API server; none is true too early."""
+"""How soon a StreamCluster's conditions become false, and what that costs the API server; none becomes true too early.
+"""
 
 import asyncio
 import time
@@ -12,9 +13,9 @@ from ..fake_cluster import World
 from .test_cluster import KEY, SPEC, started
 
 AT_REST = 20
-"""Requests of one look at a cluster of three pods in which nothing happens."""
+"""Requests of one reconcile of a cluster of three pods at rest."""
 UNWELL = 6
-"""More of them, where pods are not well."""
+"""Additional requests if pods are not ready."""
 LACKS: Object = {"container": 7, "in_sync": 2, "wanted": 3, "reason": "node 3 does not answer"}
 
 
@@ -31,7 +32,7 @@ def is_ready(world: World) -> bool:
 
 @pytest.fixture
 async def watched():
-    """A cluster at rest, under an engine and a watch that looks all the time."""
+    """A cluster at rest, with an engine and a watch that polls continuously."""
     world = await started()
     engine = world.engine()
     watch = ClusterWatch(admin=world.cluster, wake=engine.enqueue, every_s=0.01)
@@ -101,7 +102,7 @@ async def test_a_service_that_leads_to_a_silent_node_does_not_make_the_cluster_o
     assert world.watched[KEY] is not None
 
 
-# --- not true before it is so
+# --- not true too early
 
 
 async def test_a_cluster_is_not_sized_before_its_pods_are_there() -> None:

@@ -1,4 +1,4 @@
-"""Finalizers wait for what is to be deleted, and never for what will not come any more."""
+"""Finalizers wait for what is to be deleted, and never for what cannot happen any longer."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ async def test_the_finalizer_waits_for_an_answer_but_not_in_a_namespace_that_end
 
 @pytest.mark.parametrize("away", [False, True])
 async def test_in_a_namespace_that_ends_finalizers_go_before_anything_is_deleted(world: World, away: bool) -> None:
-    """The operator's rights there may be among the first that go."""
+    """The operator's rights there may be among the first objects to be deleted."""
     deleting = {"reclaimPolicy": "Delete"}
     key = world.declare("Stream", "plant", STREAM | deleting)
     await world.run(key)

@@ -1,4 +1,4 @@
-"""Which resources speak of which: a change reaches those that it concerns."""
+"""Which resources refer to which: a change reaches those that it affects."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +21,7 @@ class Declared:
         self._version = 0
 
     def declare(self, kind: str, name: str, /, *, namespace: str = "ns", **spec: Any) -> tuple[Key, set[str]]:
-        """The resource, and the names of those that its change concerns."""
+        """Declare a resource; return the names of the resources that the change affects."""
         self._version += 1
         meta = {"name": name, "namespace": namespace, "uid": f"{kind} {name}", "resourceVersion": str(self._version)}
         body = {"kind": kind, "metadata": meta, "spec": {"clusterRef": {"name": "c"}, **spec}}

@@ -1,4 +1,4 @@
-"""What is made of a StreamJob, and what is said of it, over an API server of dicts and a driver that answers."""
+"""A StreamJob's objects and status, over an API server of dicts and a driver that answers."""
 
 import json
 import time
@@ -44,7 +44,7 @@ class FakeKube:
         self.statuses: list[dict[str, Any]] = []
         self.events: list[tuple[str, str]] = []
         self.others_events: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        """What Kubernetes tells, by kind and name."""
+        """Kubernetes' events, by kind and name."""
         self.deleted: list[tuple[str, str, str | None]] = []
         self.refuses: dict[str, ApiError] = {}
         self.lingers = False
@@ -97,7 +97,7 @@ class FakeKube:
 
 
 class FakeAdmin:
-    """What the cluster tells of consumer groups."""
+    """The cluster's answers about consumer groups."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[str, Any]] = {}
@@ -112,7 +112,7 @@ class FakeAdmin:
 
 
 class World:
-    """The reconciler and what is around it."""
+    """The reconciler and its surroundings."""
 
     def __init__(self) -> None:
         self.kube = FakeKube()
@@ -124,7 +124,7 @@ class World:
         self.sees("StreamCluster", "quickstart", {})
 
     def start_operator(self, *, image: str = "spark:1") -> None:
-        """Anew: nothing is remembered."""
+        """Start a new operator, with nothing remembered."""
         self.jobs = Jobs(  # type: ignore[arg-type]
             kube=self.kube,
             admin=self.admin,
@@ -140,7 +140,7 @@ class World:
         self.cache.take({"kind": kind, "metadata": meta, "spec": spec}, deleted=False)
 
     async def reconcile(self, **fields: Any) -> tuple[float | None, dict[str, Any]]:
-        """Seconds until the next look, and the status."""
+        """Return the seconds until the next look, and the status."""
         self.generation += 1
         meta = {"namespace": "plant", "name": "copy", "uid": "u-1", "generation": self.generation}
         body = {
@@ -173,7 +173,7 @@ def world() -> World:
 
 @pytest.fixture
 async def told(monkeypatch: pytest.MonkeyPatch):
-    """What a driver at 127.0.0.1 answers."""
+    """Set the answer of a driver at 127.0.0.1."""
     answer: dict[str, Any] = dict(TOLD)
 
     async def status(_: web.Request) -> web.Response:
@@ -196,7 +196,7 @@ def running(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ended(code: int, word: dict[str, Any] | None = None, *, now: str = "waiting", **more: Any) -> list[dict[str, Any]]:
-    """Container statuses of a driver whose last run ended so."""
+    """Return container statuses of a driver whose last run ended like this."""
     last = {"terminated": {"exitCode": code, "reason": "Error", "message": json.dumps(word) if word else ""}}
     state = last if now == "terminated" else {now: {"reason": "CrashLoopBackOff"}}
     return [{"name": "driver", "state": state, "lastState": last, "restartCount": 1, **more}]
@@ -344,7 +344,7 @@ KUBEFLOW = {**NOW, "engine": "kubeflow", "executors": 1, "checkpoint": {"claim":
 
 
 async def done(world: World) -> dict[str, Any]:
-    """A Job that has run; as it is in `objects`."""
+    """A finished Job, as it is in `objects`."""
     await world.reconcile(**NOW)
     return is_through(world, "Job")
 
@@ -411,7 +411,9 @@ async def test_a_spark_application_that_is_done_is_left_as_it_is_too(world: Worl
 async def test_a_driver_that_is_left_of_a_former_job_is_waited_for(
     world: World, trigger: dict[str, Any], kind: str, left: str
 ) -> None:
-    """A StreamJob that is deleted and made again goes on from the same claim: there would be two writers of it."""
+    """A StreamJob that is deleted and recreated continues from the same claim: otherwise there would be two writers of
+    it.
+    """
     world.pod("done", phase="Succeeded")
     world.pod(left, phase="Running")
     again, status = await world.reconcile(trigger=trigger)
@@ -426,7 +428,7 @@ async def test_a_driver_that_is_left_of_a_former_job_is_waited_for(
 async def test_a_job_that_is_deleted_by_hand_runs_again_once_its_driver_has_ended(world: World) -> None:
     body_of = {"trigger": {"availableNow": True}}
     await world.reconcile(**body_of)
-    world.generation -= 1  # nothing is asked for that was not
+    world.generation -= 1  # nothing new is asked for
     del world.kube.objects["Job", "copy-job"]
     world.pod("copy-job-x7k2p", phase="Running")
     _, status = await world.reconcile(**body_of)

@@ -1,4 +1,4 @@
-"""What is said of a job, from what its objects show and its driver tells."""
+"""A job's status, from its objects and its driver's report."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What Volumes, Streams and Topics share: they are tried again, end as their policy says, and survive crashes."""
+"""The common reconcile of Volumes, Streams and Topics: retries, deletion by policy, and crashes."""
 
 import pytest
 
@@ -15,7 +15,7 @@ async def test_a_change_that_comes_with_the_answer_to_a_write_of_ours_is_looked_
     world.watch()
     heard = []
     world.cache.on_learnt(lambda key, _body: heard.append(key))
-    world.declare("Stream", "plant", STREAM | {"ttl": "1h"})  # no watch has told of it
+    world.declare("Stream", "plant", STREAM | {"ttl": "1h"})  # no watch has reported it
     await world.reconcilers["Stream"](key, world.cache.get(key))
     assert heard == [key]
     assert engine.queued == 1
@@ -35,7 +35,7 @@ async def test_no_answer_is_a_condition_and_is_tried_again(world: World) -> None
     assert world.condition("Topic", "pumps")[:2] == ("False", "NoAnswer")
 
 
-# --- the end
+# --- deletion
 
 
 async def test_retain_leaves_the_data_and_has_no_finalizer(world: World) -> None:
@@ -72,7 +72,7 @@ async def test_what_may_not_be_deleted_is_left_with_an_event(world: World, monke
     assert "NotDeleted" in world.events()
 
 
-# --- whatever happens in between
+# --- interruptions
 
 
 async def test_a_crash_after_any_write_comes_to_the_same() -> None:

@@ -166,7 +166,7 @@ async def test_multi_home_has_the_source_copy_from_here_and_both_links_go_with_t
 
 @pytest.fixture
 async def both_ways(two: World) -> tuple[World, Key]:
-    """A link that goes both ways, which is to go one way again."""
+    """A link in both directions that is to become one-way again."""
     two.declare("StreamCluster", "d", {"nodes": 1, "allowedNamespaces": {"names": ["*"]}}, namespace="far")
     key = declared(two, **FAR, mode="MultiHome")
     await two.run(key)
@@ -234,7 +234,7 @@ async def test_a_reverse_link_whose_making_was_not_heard_of_goes_too(two: World)
     assert (status(two)["reverseLink"], two.cluster.links) == (True, {}), "it is noted first"
     two.cluster.loses = ("link.create", True)
     await two.once(key)
-    del two.cluster.links[OWN, "l"]  # the source made its own, and the target failed then
+    del two.cluster.links[OWN, "l"]  # the source created its link, and then the target failed
     declared(two, **FAR, mode="OneWay")
     await two.run(key)
     assert is_one_way(two)
@@ -280,7 +280,7 @@ async def test_a_link_of_that_name_between_other_streams_is_left_alone(world: Wo
     assert the_link(world)["stream"] == "/plant"
 
 
-# --- the end
+# --- deletion
 
 
 async def test_retain_leaves_the_link(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What a ReplicationLink asks for: its source, its stream, and how long the copy lives."""
+"""A resolved ReplicationLink: its source, its stream, and the copy's time to live."""
 
 from headrace_operator.engine import Key
 

@@ -1,4 +1,4 @@
-"""The credentials of a link: from which Secrets, when they are sent, and that nobody is told of them."""
+"""A link's credentials: from which Secrets they come, when they are sent, and that they are never shown."""
 
 import base64
 import json

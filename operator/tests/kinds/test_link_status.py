@@ -1,4 +1,4 @@
-"""What is said of a link: lost and found sources, refused topics, moved homes, and figures."""
+"""A link's status: lost and found sources, refused topics, moved homes, and figures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What others have made under the names of a cluster's objects is left as it is; what a former cluster left is not."""
+"""Others' objects with the names of a cluster's objects are left unchanged; those of a former cluster are adopted."""
 
 import copy
 
@@ -31,7 +31,7 @@ def other(api_version: str, kind: str, name: str, meta: Object | None = None, **
     [
         other("apps/v1", "StatefulSet", "c", spec=RUNS),
         other("apps/v1", "StatefulSet", "c", spec=RUNS | {"volumeClaimTemplates": [CLAIM]}),
-        # the job `a` of a cluster `a-job` has one of that name
+        # the job `a` of a cluster `a-job` has an object of that name
         other(
             "apps/v1",
             "StatefulSet",
@@ -99,7 +99,7 @@ async def test_what_was_orphaned_with_its_pods_is_taken_on() -> None:
 
 
 async def test_what_still_has_its_former_owner_is_taken_on() -> None:
-    """As Kubernetes collects it later than the same cluster is applied again."""
+    """Kubernetes may collect it after the same cluster is applied again."""
     world = await started()
     world.api.one("StreamCluster", "c")["metadata"]["uid"] = "another"
     world.start_operator()

@@ -29,7 +29,7 @@ async def test_a_stream_has_the_expressions_of_its_resource_and_no_others(secure
         secure, "/plant"
     ) == {"produce": "g:sensors | u:alice", "consume": ""}
     assert secure.condition("Stream", "plant", "Permitted")[:2] == ("True", "AsAsked")
-    secure.cluster.expressions["/plant", "produce"] = "p"  # by somebody else
+    secure.cluster.expressions["/plant", "produce"] = "p"  # by another client
     await secure.run(key)
     assert expressions(secure, "/plant")["produce"] != "p"
     await permitted(secure, "Stream", STREAM)

@@ -1,4 +1,4 @@
-"""What resources refer to: clusters, of this namespace and of others, and which of two resources holds."""
+"""References of resources: clusters of this and other namespaces, and which of two conflicting resources is applied."""
 
 import pytest
 

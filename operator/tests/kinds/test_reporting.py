@@ -1,4 +1,4 @@
-"""When a status is written: conditions at once, figures at their own time."""
+"""When a status is written: conditions at once, figures periodically."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ async def test_a_condition_does_not_put_off_the_figures(monkeypatch: pytest.Monk
 
 
 async def test_resources_that_are_gone_take_no_room_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those with Retain go without a word."""
+    """Those with Retain disappear without notice."""
     monkeypatch.setattr(reporting, "ROOM", 10)
     kube, now = Kube(), 1000.0
     reporter = Reporter(kube)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A restart that somebody asks for: pod by pod, each when all are in sync, as for another image."""
+"""A requested restart: pod by pod, each when all are in sync, as for another image."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def lives(world: World) -> dict[str, str]:
 def ask(world: World, name: str, value: str) -> None:
     if name == OURS:
         world.declare("StreamCluster", "c", SPEC, annotations={OURS: value})
-    else:  # as `kubectl rollout restart statefulset/c`
+    else:  # like `kubectl rollout restart statefulset/c`
         world.api.one("StatefulSet", "c")["spec"]["template"]["metadata"]["annotations"][ROLLOUT] = value
 
 
@@ -126,7 +126,7 @@ async def test_a_pod_that_crashes_for_ever_is_made_anew_first(reason: str) -> No
 
 
 async def test_a_pod_that_cannot_run_is_made_anew_where_a_new_one_would_be_another() -> None:
-    """A newer operator writes the template otherwise; what runs may wait, what does not may not."""
+    """A newer operator changes the template; pods that run may wait for it, one that does not run may not."""
     world = await started()
     world.api.one("StatefulSet", "c")["status"] = {"updateRevision": "c-2"}
     waiting = [{"state": {"waiting": {"reason": "ErrImagePull"}}}]

@@ -24,7 +24,7 @@ async def test_a_topic_is_made_grows_and_follows_its_config(world: World) -> Non
 async def test_a_topic_that_a_node_has_not_heard_of_yet_is_looked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch, lag: int, ready: str
 ) -> None:
-    """Of several nodes, one made it and another is asked: that is no refusal, which would stand for minutes."""
+    """One node created it and another one is asked: that is not a refusal, which would last for minutes."""
     monkeypatch.setattr(topic, "SHOWN_S", (0.0, 0.0, 0.0))
     show = world.cluster.topic_show
     left = [lag]

@@ -1,4 +1,4 @@
-"""StreamUsers: a Secret for each, which is nobody else's, and whose password stays."""
+"""StreamUsers: each has its own Secret, whose password is kept."""
 
 import base64
 from typing import Any
@@ -19,7 +19,7 @@ ALICE = Key("StreamUser", NS, "alice")
 
 
 async def declared(world: World, **fields: Any) -> dict[str, str]:
-    """What the Secret of alice holds then."""
+    """Return the content of alice's Secret after a reconcile."""
     await world.run(world.declare("StreamUser", "alice", {**REF, **fields}))
     return decoded(world.api.one("Secret", "alice"))
 

@@ -1,4 +1,4 @@
-"""A secured cluster of three pods with a link, as the operator has made it; and the plugin's program on it."""
+"""A secured cluster of three pods with a link, as the operator creates it; and the plugin's program on it."""
 
 import base64
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def served(world: World) -> Served:
 
 
 def secret_values(world: World) -> set[str]:
-    """All that the Secrets there hold, as it is and in base64."""
+    """Return all values of the Secrets there, as text and in base64."""
     found = set()
     for secret in world.api.find("Secret"):
         for encoded in (secret.get("data") or {}).values():
@@ -53,7 +53,7 @@ def secret_values(world: World) -> set[str]:
 
 @dataclass
 class Ran:
-    """What the program left behind."""
+    """The results of a run of the program."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""kubectl over the API server in memory, without a process; and that API server over HTTP, for kubectl itself."""
+"""kubectl over the API server in memory, without a process; and that API server over HTTP, for the real kubectl."""
 
 import asyncio
 import json
@@ -20,13 +20,13 @@ from ..fake_cluster import NS
 
 @dataclass
 class Served:
-    """What there is, and what was asked."""
+    """The served objects, and the recorded requests."""
 
     api: FakeApi
     logs: dict[str, str] = field(default_factory=dict)
     """By `pod/container`, and `pod/container/previous`."""
     answers: dict[str, str] = field(default_factory=dict)
-    """What commands in pods print, by their words behind `headrace`."""
+    """The output of commands in pods, by the words after `headrace`."""
     forbidden: set[str] = field(default_factory=set)
     """Plurals that may not be read."""
     asked: list[str] = field(default_factory=list)
@@ -34,10 +34,10 @@ class Served:
     ran: list[tuple[str, list[str]]] = field(default_factory=list)
     """Commands in pods, by pod."""
     code: int = 0
-    """With which they end."""
+    """The exit code of these commands."""
 
     def read(self, target: str) -> str:
-        """A GET. Raises ApiError."""
+        """Answer a GET. Raises ApiError."""
         path, _, query = target.partition("?")
         path, params = unquote(path), dict(parse_qsl(query))
         self.asked.append(path)
@@ -57,12 +57,12 @@ class Served:
         return json.dumps(found)
 
     def change(self, path: str, patch: Any) -> Mapping[str, Any]:
-        """A merge patch. Raises ApiError."""
+        """Apply a merge patch. Raises ApiError."""
         return self.api._merge(path, patch)
 
 
 class PlayedKubectl(Kubectl):
-    """Without a process."""
+    """kubectl without a process."""
 
     __slots__ = ("served",)
 
@@ -112,7 +112,7 @@ class PlayedKubectl(Kubectl):
 
 @contextmanager
 def over_http(served: Served) -> Iterator[str]:
-    """The API server's URL, with as much of discovery as kubectl asks for."""
+    """Serve the API over HTTP, with as much of discovery as kubectl uses; yield the URL."""
     started, stopping = threading.Event(), asyncio.Event()
     url: list[str] = []
     loop = asyncio.new_event_loop()

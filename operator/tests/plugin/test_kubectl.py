@@ -52,7 +52,7 @@ def test_a_kubectl_that_is_not_there_is_told() -> None:
 
 @pytest.fixture
 def real(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubectl]:
-    """kubectl itself, with an API server on loopback."""
+    """The real kubectl, with an API server on loopback."""
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl here")
     monkeypatch.setenv("HOME", str(tmp_path))

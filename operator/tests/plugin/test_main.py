@@ -51,7 +51,7 @@ def test_restart_sets_the_operators_annotation_and_waits_for_the_pods(
     pods = world.api.find("Pod")
 
     def roll(_seconds: float) -> None:
-        """One pod more is made anew."""
+        """Recreate one more pod."""
         wanted = world.api.one("StreamCluster", "c")["metadata"]["annotations"][RESTART]
         older = [each for each in pods if each["metadata"]["annotations"].get(RESTART) != wanted]
         older[0]["metadata"]["annotations"] = {**older[0]["metadata"]["annotations"], RESTART: wanted}
@@ -126,7 +126,7 @@ def test_wrong_usage_is_told_as_such(plugin: Plugin) -> None:
 
 
 def test_the_plugin_begins_without_what_nodes_are_made_of() -> None:
-    """It would take a second of each command."""
+    """Importing the nodes' modules would add a second to each command."""
     asked = "import sys, headrace_operator.plugin.main; print('headrace.node' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -28,7 +28,7 @@ def happened(world: World, message: str) -> None:
 
 
 def plant(world: World, served: Served) -> None:
-    """Secrets in all places that have been seen to hold some."""
+    """Put secrets in all places in which some have been found."""
     (first, second, third) = world.api.find("Pod")
     container = first["spec"]["containers"][0]
     container["env"] = [*container.get("env", []), {"name": "HARMLESS_NAME", "value": PLANTED[0]}]
@@ -83,7 +83,7 @@ async def test_what_is_there_is_in_it(world: World, served: Served) -> None:
         *("logs/ns/c-0/node.log", "clusters/c/status.json", "clusters/c/groups.json"),
     ):
         assert name in files, name
-    assert "balance" in files["problems.txt"]  # which was not answered
+    assert "balance" in files["problems.txt"]  # this command failed
     assert json.loads(files["clusters/c/status.json"]) == {"nodes": []}
 
 

@@ -34,7 +34,7 @@ class Parts:
         self._sessions: list[int] = []
         self._alarms: list[Alarm] = []
         self._alarmed = 0
-        self._told = False
+        self._announced = False
         self._fed_since = 0.0
 
     def __getitem__(self, name: str) -> Child:
@@ -84,11 +84,11 @@ class Parts:
             return
         self._alarmed = live.alarms
         self._alarms = [*self._alarms, *live.latest_alarms][-SHOWN_ALARMS:]
-        if not press.began or self._told:
+        if not press.began or self._announced:
             return
         for alarm in live.latest_alarms:
             if (alarm.device, alarm.sensor) == PRESS and alarm.mean > SPIKE_PERCENT:
-                self._told = True
+                self._announced = True
                 after = time.time() - press.began / 1000
                 self._screen.alarm(alarm, f"flagged by Spark {after:.1f} s after it began")
                 return

@@ -63,7 +63,7 @@ def test_orders_to_a_process_that_is_gone_are_lost_quietly(press: Child) -> None
     with pytest.raises(ProcessEnded):
         press.check()
     press.kill()
-    press.order("work", 0.01)  # over a pipe that is closed on this side
+    press.order("work", 0.01)  # through a pipe that is closed on this side
     assert press.report == before
 
 

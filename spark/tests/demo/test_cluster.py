@@ -1,4 +1,4 @@
-"""The embedded cluster by its commands: its addresses, its ports, and what a command that fails says."""
+"""The embedded cluster by its commands: its addresses, its ports, and the error of a failed command."""
 
 import io
 import json

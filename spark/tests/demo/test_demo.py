@@ -31,7 +31,7 @@ CHECKS = (
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines of processes that work in a folder."""
+    """Return the command lines of processes that work in a folder."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or ())
@@ -94,12 +94,12 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
     with start(folder) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
-            if "SQLite" in line and "acknowledged" in line:  # all parts have begun
+            if "SQLite" in line and "acknowledged" in line:  # all parts run
                 break
         demo.send_signal(signal.SIGINT)
         rest = demo.stdout.read()
     assert demo.returncode == 130, rest
-    deadline = time.monotonic() + 10  # the operating system takes a moment to bury them
+    deadline = time.monotonic() + 10  # the operating system takes a moment to reap them
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []

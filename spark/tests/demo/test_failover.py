@@ -29,7 +29,7 @@ def test_each_heir_is_told_with_the_time_at_which_it_was_first_seen() -> None:
     failover.see(look(101.0, 1, 2, 3, whole=False))
     assert not failover.taken_over
     failover.see(look(101.5, 1, 3, 3, whole=False))
-    failover.see(look(102.0, 1, 1, 3, whole=False))  # handed on for balance
+    failover.see(look(102.0, 1, 1, 3, whole=False))  # moved for balance
     assert failover.taken_over
     assert failover.took_over_s == 1.5
     assert {number: new_leader.container.leader for number, new_leader in failover.new_leaders.items()} == {1: 1, 2: 3}
@@ -37,7 +37,7 @@ def test_each_heir_is_told_with_the_time_at_which_it_was_first_seen() -> None:
 
 def test_redundancy_is_whole_again_only_once_the_node_was_started_again() -> None:
     failover = Failover(2, look(99.0, 2, 1, whole=True), killed_at=100.0)
-    failover.see(look(100.1, 2, 1, whole=True))  # who was asked has not noticed yet
+    failover.see(look(100.1, 2, 1, whole=True))  # the node that was asked has not noticed yet
     assert failover.whole_s is None
     failover.see(look(101.0, 1, 1, whole=False))
     failover.starts_again(105.0)

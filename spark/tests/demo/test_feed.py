@@ -10,7 +10,7 @@ from headrace_spark.demo.telemetry import Sample
 
 
 class Message:
-    """What a delivery report hands over."""
+    """The message of a delivery report."""
 
     def __init__(self, topic: str, offset: int, value: bytes, latency_s: float) -> None:
         self._topic, self._offset, self._value, self._latency_s = topic, offset, value, latency_s
@@ -29,7 +29,7 @@ class Message:
 
 
 class ShortQueue:
-    """A producer whose queue takes `room` records, and that delivers them when it is polled."""
+    """A producer whose queue holds `room` records, and that delivers them when it is polled."""
 
     def __init__(self, room: int) -> None:
         self._room = room

@@ -1,4 +1,4 @@
-"""Ctrl-C ends the story, and none breaks off its cleaning up."""
+"""Ctrl-C ends the story, and never interrupts its cleaning up."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What the demo reads back, while the cluster moves."""
+"""What the demo reads back while leaders move."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from headrace_spark.demo import outcome
 
 
 class Asked:
-    """A consumer that is told these errors first."""
+    """A consumer that first gets these errors."""
 
     def __init__(self, *errors: int) -> None:
         self._errors = list(errors)

@@ -58,7 +58,7 @@ def test_a_new_process_remembers_what_the_batches_before_hold(tmp_path: Path, ag
     keep(first.flag(windows(*usual(12), first=0), batch=3), tmp_path / "batch=3")
     keep(first.flag(windows(90.0, first=12), batch=10), tmp_path / "batch=10")
     due = first.flag(windows(95.0, first=13), batch=11)
-    if again:  # the batch was kept, but not committed before the process ended
+    if again:  # the batch was written, but not committed before the process ended
         keep(due, tmp_path / "batch=11")
     assert flags(due) == [True]
     assert Judge(tmp_path).flag(windows(95.0, first=13), batch=11) == due

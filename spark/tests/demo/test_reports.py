@@ -1,4 +1,4 @@
-"""What the demo's processes say: one JSON object a line, known by its type."""
+"""The reports of the demo's processes: one JSON object per line, identified by its type."""
 
 import io
 import sys

@@ -13,7 +13,7 @@ from headrace_spark.demo.state import StateDatabase
 
 @dataclass
 class Record:
-    """What a consumer hands out."""
+    """A record as a consumer returns it."""
 
     device: str
     at: int
@@ -78,7 +78,7 @@ def test_state_and_cursor_move_together_or_not_at_all(tmp_path: Path) -> None:
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=8))
 def test_whatever_is_delivered_again_each_offset_counts_once(deliveries: list[list[int]]) -> None:
-    """Deliveries go on from any earlier offset and are then in order, as a consumer's are."""
+    """Deliveries resume from any earlier offset and are then in order, like a consumer's."""
     database = StateDatabase(Path(":memory:"))
     reached = 0
     for starts in deliveries:

@@ -1,4 +1,4 @@
-"""How a job ends: in one line, with whether trying again may help, where Kubernetes looks."""
+"""How a job ends: with one line, and whether a retry may succeed, where Kubernetes reads it."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from headrace_spark.job.progress import Progress
 
 
 class Query:
-    """One that runs until it is looked at once more."""
+    """A query that runs until it is checked once more."""
 
     def __init__(self, failure: str = "") -> None:
         self.runId = "r"
@@ -25,7 +25,7 @@ class Query:
 
 
 class Session:
-    """Of Spark, with a query at the first look and none at the second."""
+    """A Spark session with a query at the first look and none at the second."""
 
     def __init__(self, *queries: Query) -> None:
         self._looks = [list(queries), []] if queries else [[]]
@@ -37,7 +37,7 @@ class Session:
 
 
 def waited(session: Session, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is said of a run of one query of which Spark's listeners report nothing."""
+    """Return the result of waiting for one query about which Spark's listeners report nothing."""
     monkeypatch.setattr(driver, "REPORTED_S", 0.2)
     progress = Progress()
     progress.started = 1

@@ -1,4 +1,4 @@
-"""Executors are asked for and given back, with Spark's own standalone workers in place of Kubernetes' pods."""
+"""Executors are requested and returned, with Spark's own standalone workers in place of Kubernetes' pods."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A job's metrics: what is told, and what is left out as it is not known."""
+"""A job's metrics: what is exported, and what is left out because it is unknown."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,7 @@ class Progress:
 
 
 def told(progress: Progress, job: str = "clean") -> dict[tuple[str, str], float]:
-    """By name and the label beside `streamjob`, which all have."""
+    """Return the samples by name and the label besides `streamjob`, which all have."""
     found = {}
     for family in text_string_to_metric_families(JobMetrics(progress, job=job).text().decode()):
         for each in family.samples:

@@ -1,4 +1,6 @@
-"""A job's driver as its container runs it, on a real node: from input to output, killed in between, and at its ends."""
+"""A job's driver as its container runs it, on a real node: from input to output, with kills in between, and how it
+ends.
+"""
 
 import json
 import os
@@ -28,7 +30,7 @@ COPY = "SELECT key, upper(CAST(value AS STRING)) AS value FROM input"
 
 
 class Driver:
-    """One run of it."""
+    """One run of the driver."""
 
     def __init__(self, folder: Path, definition: Mapping[str, Any], **environment: str) -> None:
         folder.mkdir(exist_ok=True)
@@ -63,7 +65,7 @@ class Driver:
             return False
 
     def kill(self) -> None:
-        """As a container is killed: Python, Java and their workers."""
+        """Kill it like a container: Python, Java and their workers."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -71,11 +73,11 @@ class Driver:
         return self.process.wait(timeout_s)
 
     def lines(self) -> list[str]:
-        """What it said itself."""
+        """The driver's own output."""
         return [line for line in self._log.read_text().splitlines() if line.startswith("headrace: ")]
 
     def last(self) -> dict[str, Any]:
-        """Its last word to Kubernetes."""
+        """The driver's termination message."""
         found: dict[str, Any] = json.loads(self._last.read_text())
         return found
 
@@ -95,7 +97,7 @@ def driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
 
 
 def job(node: "Node", folder: Path, source: str, target: str, **fields: Any) -> dict[str, Any]:
-    """Copy in capitals."""
+    """A job that copies in capitals."""
     return {
         "name": f"test.{source}",
         "bootstrap": node.bootstrap,
@@ -310,7 +312,7 @@ def test_a_topic_that_comes_late_is_waited_for(
     node.topic(name=late)
     produce(node, late, 0, 5)
     assert running.end() == End.DONE, running.lines()
-    assert copied(node, target).total() in (0, 5)  # the job may have looked before the records came
+    assert copied(node, target).total() in (0, 5)  # the job may have looked before the records arrived
 
 
 def test_a_driver_that_is_stopped_before_it_began_is_not_done(

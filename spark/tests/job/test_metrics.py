@@ -1,4 +1,4 @@
-"""A job's figures: how far it is behind, in records and seconds, and how fast it is."""
+"""A job's lag, in records and seconds, and its throughput."""
 
 from headrace_spark.job.metrics import LOOKS, Lag, Rate
 
@@ -20,7 +20,7 @@ def test_lag_in_seconds_is_since_the_job_was_at_the_end() -> None:
     for now in range(0, 50, 10):
         lag.look({P: now * 100}, {P: 0}, now=now)
     assert lag.seconds == 40
-    lag.look({P: 5000}, {P: 2000}, now=50)  # it has done what had come by second 20
+    lag.look({P: 5000}, {P: 2000}, now=50)  # it has processed what had arrived by second 20
     assert (lag.records, lag.seconds) == (3000, 30)
     lag.look({P: 5000}, {P: 4500}, now=55)
     assert lag.seconds == 15

@@ -1,4 +1,4 @@
-"""What a job needs is there before Java is started: else it is waited for, and then said in one line."""
+"""What a job needs exists before Java is started: otherwise the job waits for it, and then reports it in one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""How a job's progress is looked at, and how often."""
+"""How a job's progress is measured, and how often."""
 
 import urllib.request
 
@@ -16,7 +16,7 @@ def test_one_slow_look_does_not_keep_the_next_one_away() -> None:
 
 
 def test_lag_is_that_of_the_group_under_which_an_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its options may name another than the job's."""
+    """Its options may name another group than the job's."""
     inputs = (Input("/s", topics=("t",)), Input("/s", "other", ("t",), options={"group": "own"}))
     looked: list[str] = []
     looker = Looker(Job("ns.job", "127.0.0.1:1", "/nowhere", inputs=inputs), Progress())

@@ -1,6 +1,6 @@
 #!/bin/sh
-# job: the StreamJob that is mounted, with its driver here. driver, executor: what Spark on Kubernetes asks for (the
-# driver by spark-submit in cluster mode, as for a SparkApplication). Anything else is run as it is.
+# job: runs the mounted StreamJob, with its driver in this container. driver, executor: the commands of Spark on Kubernetes
+# (the driver by spark-submit in cluster mode, as for a SparkApplication). Any other command is run unchanged.
 set -e
 case "$1" in
 job)

@@ -275,11 +275,11 @@ class Engine:
                             raise Refused(refused)
                         del left[0]
                     except Exception as error:
-                        log.warning("a first look failed", kind=left[0], error=repr(error))
+                        log.warning("a first listing failed", kind=left[0], error=repr(error))
                         left.append(left.pop(0))
                         await asyncio.sleep(FIRST_LOOK_AGAIN_S)
         except TimeoutError:
-            log.warning("not everything could be listed: what was heard of has to do", kinds=left)
+            log.warning("not everything could be listed: continuing with what is known", kinds=left)
         self._looked.set()
 
     async def _list(self, kind: str) -> tuple[Mapping[Key, bool], Collection[str]]:

@@ -54,7 +54,7 @@ async def strip(kube: Kube, *, namespaces: Sequence[str]) -> int:
                 gone = error.status == HTTPStatus.NOT_FOUND
                 if not gone and (namespace is None or error.status != HTTPStatus.FORBIDDEN):
                     raise
-                log.info("there is nothing to look at", kind=kind, namespace=namespace, error=str(error))
+                log.info("the kind cannot be listed", kind=kind, namespace=namespace, error=str(error))
     return stripped
 
 

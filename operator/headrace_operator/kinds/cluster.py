@@ -308,7 +308,7 @@ class Clusters:
         try:
             return await self._kube.get("v1", "Node", None, name)
         except ApiError as error:
-            log.info("a worker cannot be looked at: zones and its address are not known", worker=name, error=str(error))
+            log.info("a worker cannot be read: its zone and address are not known", worker=name, error=str(error))
             return None
 
     # --- settings of the running cluster

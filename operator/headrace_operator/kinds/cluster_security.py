@@ -335,7 +335,7 @@ class Securing:
         try:
             told = await self._admin.call(address, "status", {}, patience_s=ANSWER_S)
         except HeadraceError as error:
-            log.info("what a node says of its listeners is not known", of=address, error=str(error))
+            log.info("a node's listeners are not known", of=address, error=str(error))
             return []
         found: Sequence[Mapping[str, Any]] = told.get("listeners", [])
         return found

@@ -133,7 +133,7 @@ class Sizing:
                 try:
                     await self._ask(objects, "node.drain", {"node": number, "cancel": True})
                 except HeadraceError as error:
-                    log.info("a drain is not taken back yet", node=number, reason=str(error))
+                    log.info("a drain is not cancelled yet", node=number, reason=str(error))
                     seen.again_s = min(seen.again_s, WORKING_S)
                     continue
             await self._mark_node(objects, node, None)

@@ -65,7 +65,7 @@ class ClusterWatch:
             for key, now in zip(asked, found, strict=True):
                 if isinstance(now, BaseException):
                     log.error(
-                        "a cluster could not be asked how it is", of=f"{key.namespace}/{key.name}", error=repr(now)
+                        "a cluster's status could not be read", of=f"{key.namespace}/{key.name}", error=repr(now)
                     )
                 elif self._seen.get(key) == asked[key] != now:
                     del self._seen[key]  # until the next reconcile

@@ -48,8 +48,7 @@ def python() -> Path:
 
 
 def install(folder: Path) -> Path:
-    """Build the wheel, and install it in a new environment in `folder`; return its Python. Raises CalledProcessError.
-    """
+    """Build the wheel and install it in a new environment in `folder`; return its Python. Raises CalledProcessError."""
     folder.mkdir(parents=True, exist_ok=True)
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(build, cwd=stages.ROOT, env={**os.environ, "HEADRACE_COMPILE": "1"}, check=True)

@@ -145,8 +145,7 @@ def record(root: Path, version: str, begun: str, day: str) -> None:
 
 
 def artifacts(root: Path, version: str) -> Iterator[str]:
-    """Build the wheel, the source archive, the charts and the images; yield a line for each, including those left out.
-    """
+    """Build the wheel, source archive, charts and images; yield a line for each, also for those left out."""
     dist = root / DIST
     build = (sys.executable, "-m", "hatchling", "build", "--directory", str(dist))
     run(root, *build)

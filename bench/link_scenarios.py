@@ -190,8 +190,7 @@ def _idle_links(pair: HeadracePair, sizes: Sizes) -> Figures:
 
 
 def _lag_rows(name: str, rate: str) -> Iterator[Row]:
-    """Yield the rows for a rate that is the same for both sides: the whole lag, and its part after the acknowledgement.
-    """
+    """Yield the rows for a rate that both sides share: the whole lag and its part after the acknowledgement."""
     for share in ("p50", "p99"):
         yield Row(f"{name}_{share}", f"lag at {rate}, {share}", f"{share}_ms", "ms", more_is_better=False, reach=2.0)
     for share in ("p50", "p99"):

@@ -162,8 +162,7 @@ class Client:
                     raise Refused(f"producing to {topic.name}: {partition.error_code!r}")
 
     def ends(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, int]:
-        """Return, by topic, the sum of the end offsets of the given partitions, which this node leads. Raises Refused.
-        """
+        """Return, by topic, the sum of the given partitions' end offsets; this node leads them. Raises Refused."""
         request = list_v1.ListOffsetsRequest(
             replica_id=_consumer(),
             topics=tuple(
@@ -193,8 +192,7 @@ def _consumer() -> Any:
 
 
 def leaders(bootstrap: str, topics: Sequence[str], *, create: bool = False) -> dict[str, dict[int, str]]:
-    """Return, by topic and partition, the leader's host:port; partitions without leader are left out. Raises OSError.
-    """
+    """Return, by topic and partition, the leader's host:port; those without leader are left out. Raises OSError."""
     with Client(bootstrap) as client:
         answer = client.metadata(topics, create=create)
     addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}

@@ -36,8 +36,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Print a line for each failure at the very end: messages hold the cluster's events, and logs are often truncated.
-    """
+    """Print a line for each failure at the very end: they hold the cluster's events, and logs are often truncated."""
     yield
     for failed in terminalreporter.getreports("failed") + terminalreporter.getreports("error"):
         message = getattr(getattr(failed.longrepr, "reprcrash", None), "message", str(failed.longrepr))

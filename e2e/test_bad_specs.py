@@ -1,5 +1,4 @@
-"""Impossible specs: refused at once, or reported by a condition that says what to change, without a storm of retries.
-"""
+"""Impossible specs: refused at once, or reported by a condition saying what to change, without a storm of retries."""
 
 import re
 import time

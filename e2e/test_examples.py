@@ -109,8 +109,7 @@ def quickstart(empty: str) -> kube.Cluster:
 def consumed_from(
     cluster: kube.Cluster, topic: str, *, produce: bytes | None = None, timeout_s: float = 60
 ) -> bytes | None:
-    """Return the first message of a topic, by a stock client outside with alice's Secret; `produce` is written first.
-    """
+    """Return the first message of a topic, by a stock client outside, with alice's Secret; first write `produce`."""
     more = {"bootstrap.servers": cluster.bootstrap}
     at = kube.client_of("alice", cluster.namespace, **more)
     if produce is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import kube
 import pytest
 from confluent_kafka import Producer
-from streamjobs import WINDOWED, Feed, Aggregates, Job, Window, values_in, windows_of
+from streamjobs import WINDOWED, Aggregates, Feed, Job, Window, values_in, windows_of
 
 from kit.cluster_clients import make_topics
 
@@ -106,8 +106,7 @@ def windows_in(three: kube.Cluster, streams: str) -> dict[Window, Aggregates]:
 
 
 def check_windows(three: kube.Cluster, streams: str, job: Job, due: dict[Window, Aggregates]) -> None:
-    """Check that all windows of `due` exist once with their values, and no others except later ones, which closed them.
-    """
+    """Check that all windows of `due` exist once with their values, and no others but later ones, which closed them."""
 
     def missing() -> int:
         return len(due.keys() - windows_in(three, streams).keys())

@@ -1,5 +1,4 @@
-"""The operator is killed, restarted, upgraded or absent: that restarts no storage pod, and failover does not need it.
-"""
+"""The operator is killed, restarted, upgraded, absent: that restarts no storage pod, and failover does not need it."""
 
 import time
 

@@ -1,5 +1,4 @@
-"""More nodes and fewer: the requested size is reached without copying, without loss, and without overriding a refusal.
-"""
+"""More nodes and fewer: the requested size is reached without copying or loss, and without overriding a refusal."""
 
 import json
 import time

@@ -99,8 +99,7 @@ def run(every: list[Sender], *, requests: int) -> None:
 
 
 def warmed(bootstrap: str, topics: list[str], *, requests: int) -> list[Sender]:
-    """Return connections over which each topic got a record; start again while leaders change. Raises Refused, OSError.
-    """
+    """Return connections over which each topic got a record; retry while leaders change. Raises Refused, OSError."""
     deadline = time.monotonic() + SETTLED_S
     while True:
         every = senders(bootstrap, topics)

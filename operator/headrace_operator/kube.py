@@ -261,8 +261,7 @@ class Kube:
             params["continue"] = following
 
     async def revision(self, api_version: str, kind: str, namespace: str | None) -> int:
-        """Return the API server's current revision, from a list of this kind. Raises ApiError, ApiSilent, ValueError.
-        """
+        """Return the API server's current revision, by listing this kind. Raises ApiError, ApiSilent, ValueError."""
         listed = await self._api.call("GET", path(api_version, kind, namespace), params={"limit": "1"})
         return int(listed["metadata"]["resourceVersion"])
 
@@ -410,7 +409,6 @@ def _with_digest(manifest: Manifest) -> Manifest:
 
 
 def _state_of(found: Mapping[str, Any]) -> str:
-    """Return a version of the object that its own status does not change, if it has a generation; else any change does.
-    """
+    """Return a version of the object that its own status does not change, if it has a generation; else all do."""
     meta = found["metadata"]
     return f"{meta.get('uid', '')}/{meta.get('generation') or meta.get('resourceVersion', '')}"

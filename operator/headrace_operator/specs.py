@@ -151,8 +151,7 @@ class Listeners(Spec, frozen=True):
 
 
 class Certificates(Spec, frozen=True):
-    """How long the cluster's own authorities and the certificates that they sign are valid, and when they are renewed.
-    """
+    """How long the cluster's own authorities and the certificates they sign are valid, and when they are renewed."""
 
     validity_days: int = 365
     renewal_days: int = 30

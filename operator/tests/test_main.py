@@ -109,8 +109,7 @@ async def test_a_namespace_that_has_gone_holds_up_nothing(of_two) -> None:
 
 @pytest.mark.parametrize("rights", [True, False])
 async def test_resources_and_namespaces_are_known_before_the_first_reconcile(rights: bool) -> None:
-    """Otherwise a starting operator would take a Stream's cluster for deleted, and leave data that are to be deleted.
-    """
+    """Otherwise a starting operator would take a Stream's cluster for deleted and leave data that should be deleted."""
     api = ClosingApi()
     api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "far"}})
     meta = {"name": "s", "namespace": "far"}

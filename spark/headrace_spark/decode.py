@@ -293,8 +293,7 @@ Field = tuple[Int64s, Int64s, npt.NDArray[np.bool_]]
 
 
 def _cut(content: memoryview | bytes, *fields: Field) -> list[pa.Array]:
-    """Return one binary array per field; in `content` the fields of a record follow each other, and so do the records.
-    """
+    """Return one binary array per field; in `content` a record's fields follow each other, and so do the records."""
     records = len(fields[0][0])
     width = 2 * len(fields)
     borders = np.empty(records * width + 1, np.int64)

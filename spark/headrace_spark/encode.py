@@ -75,8 +75,7 @@ def codec_of(compression: str) -> int:
 
 
 def build_batch(columns: Columns, *, token: ProducerToken = NO_PRODUCER, compression: str = "none") -> bytes:
-    """Return one record batch of all rows, with base offset 0. Raises ValueError for no rows or an unknown compression.
-    """
+    """Return all rows as a record batch, with base offset 0. Raises ValueError for no rows or unknown compression."""
     rows = len(columns)
     if rows == 0:
         raise ValueError("a record batch needs at least one record")

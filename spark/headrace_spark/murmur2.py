@@ -66,6 +66,5 @@ def _word(content: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.
 
 
 def partitions_of(keys: pa.Array, partitions: int) -> npt.NDArray[np.int32]:
-    """Return each key's partition, as Kafka's clients choose it: toPositive(murmur2(key)) % partitions. Shape (rows,).
-    """
+    """Return each key's partition as Kafka's clients do: toPositive(murmur2(key)) % partitions. Shape (rows,)."""
     return ((murmur2(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)

@@ -143,8 +143,7 @@ def _ask_coordinator(
     codes: Callable[[Any], Iterator[int]],
     accepted: Sequence[int],
 ) -> Any:
-    """Return a response of the group's coordinator in which all error codes are NONE or accepted. Raises SourceError.
-    """
+    """Return a response of the group's coordinator whose error codes are all NONE or accepted. Raises SourceError."""
     retry = cluster.retry(f"reach the cursors of group {group}")
     while True:
         try:
@@ -164,8 +163,7 @@ def _ask_coordinator(
 
 
 def _ask(cluster: Cluster, address: Address | None, key: ApiKey, fields: Mapping[str, Any]) -> Any:
-    """Send one request and return the response as kio's entity; without an address, to any node. Raises one of BROKEN.
-    """
+    """Send a request and return the response as kio's entity; without an address, to any node. Raises one of BROKEN."""
     version = VERSIONS[key]
     body = generic_codec.encode_request(key, version, fields)
     answer = cluster.call_any(key, version, body) if address is None else cluster.call(address, key, version, body)

@@ -148,8 +148,7 @@ def _identity(columns: Columns) -> Int64s:
 def _partitions(
     columns: Columns, asked: npt.NDArray[np.int32], *, topic: str, count: int, turn: int
 ) -> npt.NDArray[np.int32]:
-    """Return the partition of each row: the requested one, else by its key as Kafka's clients do, else the task's turn.
-    """
+    """Return each row's partition: the requested one, else by key as Kafka's clients do, else by the task's turn."""
     if asked.max(initial=-1) >= count or asked.min(initial=0) < -1:
         wrong = int(asked[(asked >= count) | (asked < -1)][0])
         raise BadOption(f"a row asks for partition {wrong} of {topic}, which has partitions 0 to {count - 1}")

@@ -35,8 +35,7 @@ class NoJava(SourceError):
 
 
 def find_java() -> Path:
-    """Return the java program that Spark will start: JAVA_HOME's, else the PATH's. Raises NoJava, with how to get one.
-    """
+    """Return the java that Spark will start: JAVA_HOME's, else the PATH's. Raises NoJava, saying how to get it."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if found is None:

@@ -74,8 +74,7 @@ class Generations:
 
 
 def read(secret: Mapping[str, Any]) -> Generations:
-    """Return the generations that a Secret holds. Raises CertificateRefused if it holds no authority, with what to do.
-    """
+    """Return the generations in a Secret. Raises CertificateRefused if it holds no authority, with what to do."""
     data = {name: _decoded(value) for name, value in (secret.get("data") or {}).items()}
     notes = secret["metadata"].get("annotations") or {}
     current = KeyPair(data.get("ca.crt", ""), data.get("ca.key", ""))

@@ -81,8 +81,7 @@ class Placed:
 
 
 def group_name(namespace: str, name: str, input_name: str = "input") -> str:
-    """Return the consumer group under which the driver commits the offsets of an input (headrace_spark.job.Job.group).
-    """
+    """Return the consumer group under which the driver commits an input's offsets (headrace_spark.job.Job.group)."""
     return f"{namespace}.{name}" if input_name == "input" else f"{namespace}.{name}.{input_name}"
 
 

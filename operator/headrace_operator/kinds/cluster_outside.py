@@ -35,8 +35,7 @@ class Exposing:
     async def apply(
         self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, is_ours: Callable[[Manifest], bool]
     ) -> None:
-        """Apply the Services, delete those of removed pods, and note the ports. Raises NameTaken, ApiError, ApiSilent.
-        """
+        """Apply the Services, delete those of removed pods, note the ports. Raises NameTaken, ApiError, ApiSilent."""
         services = objects.external_services()
         ports: dict[str, list[int]] = {}
         for manifest in services:

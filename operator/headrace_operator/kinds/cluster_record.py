@@ -90,8 +90,7 @@ class Recording:
         self._kube = kube
 
     async def ensure(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> bool:
-        """Return whether there is a record, after creating it for a cluster without data. Raises ApiError, ApiSilent.
-        """
+        """Return whether a record exists, after creating it for a cluster without data. Raises ApiError, ApiSilent."""
         if seen.secret is not None:
             return True
         if seen.nodes or seen.claims:

@@ -64,9 +64,7 @@ class ClusterWatch:
             found = await asyncio.gather(*(self._look(key, turns) for key in asked), return_exceptions=True)
             for key, now in zip(asked, found, strict=True):
                 if isinstance(now, BaseException):
-                    log.error(
-                        "a cluster's status could not be read", of=f"{key.namespace}/{key.name}", error=repr(now)
-                    )
+                    log.error("a cluster's status could not be read", of=f"{key.namespace}/{key.name}", error=repr(now))
                 elif self._seen.get(key) == asked[key] != now:
                     del self._seen[key]  # until the next reconcile
                     self._wake(key)

@@ -266,8 +266,7 @@ class Jobs:
         return known in (None, asked)
 
     async def _make_room_for_run(self, objects: JobObjects, manifest: Manifest, present: Manifest | None) -> None:
-        """Delete a Job with another definition, as what a Job runs cannot change. Raises Unresolved until it is gone.
-        """
+        """Delete a Job with another definition, since its template is immutable. Raises Unresolved until it is gone."""
         if present is None:
             await self._await_former_drivers(objects)
             return

@@ -165,8 +165,7 @@ class Links(Kind[LinkSpec]):
         return self._again(FIGURES_AGAIN_S if final else AGAIN_S, FIGURES_EACH_S if final else AGAIN_EACH_S)
 
     async def _report(self, body: Body, conditions: Sequence[Condition], figures: Figures) -> None:
-        """Write the status, then post an event for each change: it is posted once, as the status then holds the change.
-        """
+        """Write the status, then post an event per change: it is posted once, as the status then holds the change."""
         await super()._report(body, conditions, figures)
         if body["metadata"].get("deletionTimestamp"):
             return

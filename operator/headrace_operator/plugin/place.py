@@ -56,8 +56,7 @@ _OPTIONS: Final = inspect.signature(_place).parameters
 
 
 def placed(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for typer that has the options of a place after its own, and gets the place as first argument.
-    """
+    """Return a command for typer with the options of a place after its own; it gets the place as first argument."""
     _, *own = inspect.signature(command).parameters.values()
 
     @functools.wraps(command)

@@ -142,8 +142,7 @@ def _environment(value: Any) -> Any:
 
 
 def _elements(found: Any) -> list[Any]:
-    """Redact the elements of a list; in a program's arguments also the value after an option that sounds like a secret.
-    """
+    """Redact the elements of a list; in a program's arguments also the value after an option named like a secret."""
     shown: list[Any] = []
     hides = False
     for each in found:

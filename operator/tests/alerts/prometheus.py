@@ -100,8 +100,7 @@ class Prometheus:
         new.rename(self._folder / "targets.json")
 
     def watch(self, job: str, *clusters: Cluster) -> None:
-        """Scrape the nodes of clusters as one job from now on; they serve metrics by their option `--metrics-port=0`.
-        """
+        """Scrape the nodes of clusters as one job from now on; they serve metrics with `--metrics-port=0`."""
         self._clusters[job] = clusters
         self.look()
         count = sum(len(each.nodes) for each in clusters)

@@ -1,5 +1,4 @@
-"""How soon a StreamCluster's conditions become false, and what that costs the API server; none becomes true too early.
-"""
+"""How soon a StreamCluster's conditions become false, and the cost for the API server; none becomes true too early."""
 
 import asyncio
 import time

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace_spark.demo.failover import Failover, summary
-from headrace_spark.demo.ledger import Expected, Aggregates, SensorKey, WindowKey
+from headrace_spark.demo.ledger import Aggregates, Expected, SensorKey, WindowKey
 from headrace_spark.demo.reports import FeedReport, LiveReport, PressReport, SparkReport
 
 DIFFERENCES: Final = 3
@@ -92,7 +92,7 @@ def check_state(rows: Mapping[SensorKey, StateRow], expected: Expected) -> Check
         last, aggregates = history.last, history.aggregates
         assert last is not None
         due = StateRow(
-                        aggregates.count,
+            aggregates.count,
             last.sequence,
             last.time,
             last.value,

@@ -82,8 +82,7 @@ def end_of(error: BaseException) -> End:
 
 
 def tell(end: End, why: str, figures: Mapping[str, Any]) -> None:
-    """Write how the driver ended: a line on stderr, and JSON as the container's termination message, if there is one.
-    """
+    """Write how the driver ended: a line on stderr and JSON as the container's termination message, if it has one."""
     if why:
         print(f"headrace: {why}", file=sys.stderr, flush=True)
     told = json.dumps({**figures, "end": end.name.lower(), "failure": "" if end is End.DONE else why})

@@ -122,8 +122,7 @@ class Progress(StreamingQueryListener):
     # --- the cluster's side
 
     def looked(self, group: str, ends: Mapping[Partition, int], cursors: Mapping[Partition, int]) -> None:
-        """Record where an input's partitions end; `cursors` are the group's committed offsets when this driver started.
-        """
+        """Note where an input's partitions end; `cursors` are the group's committed offsets at this driver's start."""
         with self._lock:
             positions = {**cursors, **self._positions.get(group, {})}
             self._lags.setdefault(group, Lag()).look(ends, positions, now=self._clock())

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 from headrace_spark.demo import check
 from headrace_spark.demo.check import FlaggedWindow, StateRow
-from headrace_spark.demo.failover import ContainerState, Failover, ClusterState
-from headrace_spark.demo.ledger import Entry, Expected, Aggregates, expect
+from headrace_spark.demo.failover import ClusterState, ContainerState, Failover
+from headrace_spark.demo.ledger import Aggregates, Entry, Expected, expect
 from headrace_spark.demo.reports import FeedReport, PressReport, SparkReport
 
 ENTRIES = [Entry("core-0", offset, "busy", offset + 1, offset * 500, offset + 0.5, offset + 7) for offset in range(20)]
@@ -76,7 +76,9 @@ def test_the_load_spike_must_be_flagged_while_it_lasts() -> None:
     aggregates = Aggregates(1, 1.0, 1.0, 1.0)
 
     def verdict(*starts: int) -> bool:
-        found = {(*check.PRESS, start): flagged(aggregates, anomaly=start in starts) for start in range(0, 20_000, 2_000)}
+        found = {
+            (*check.PRESS, start): flagged(aggregates, anomaly=start in starts) for start in range(0, 20_000, 2_000)
+        }
         return check.check_spike(found, press, window_ms=2_000).ok
 
     assert verdict(6_000, 8_000)
@@ -87,7 +89,9 @@ def test_the_load_spike_must_be_flagged_while_it_lasts() -> None:
 
 def test_all_that_a_dead_node_led_must_be_led_by_others_and_be_whole_again() -> None:
     def look(at: float, leader: int, *, whole: bool) -> ClusterState:
-        return ClusterState(at, (ContainerState(1, "catalog", leader, 1, 3, 3), ContainerState(2, "data", 3, 1, 3, 3)), whole)
+        return ClusterState(
+            at, (ContainerState(1, "catalog", leader, 1, 3, 3), ContainerState(2, "data", 3, 1, 3, 3)), whole
+        )
 
     fed = FeedReport(20, 20, 0, 1, 1, 0.0, 0, 0, 1.5)
     failover = Failover(2, look(99.0, 2, whole=True), killed_at=100.0)

@@ -1,6 +1,6 @@
 import pytest
 
-from headrace_spark.demo.failover import ContainerState, Failover, NewLeader, ClusterState, busiest, summary
+from headrace_spark.demo.failover import ClusterState, ContainerState, Failover, NewLeader, busiest, summary
 
 
 def look(at: float, *leaders: int, whole: bool) -> ClusterState:

@@ -32,8 +32,9 @@ NODES = 3
 PARTITIONS = 6
 JOIN_PARTITIONS = 24
 REST_S = 5.0
-"""Between a node's return and the next kill."""
-REST_S = 60.0
+"""Seconds between a cluster that is whole again and the next kill, and around a join and a drain."""
+WHOLE_S = 60.0
+"""Seconds within which all replicas have to be in sync again."""
 
 
 def _java(size: int) -> Callable[[Server, Sizes], Figures]:
@@ -130,14 +131,14 @@ def _kills(server: Server, sizes: Sizes) -> Figures:
     told: dict[str, Any] = {}
     with steady_writer(server, partitions=PARTITIONS, rate=2_000.0, size=100, told=told):
         for _ in range(sizes.kills):
-            await_whole(server, "steady", timeout_s=REST_S)
+            await_whole(server, "steady", timeout_s=WHOLE_S)
             time.sleep(REST_S)
             victim = server.addresses.index(wire.leaders(server.bootstrap, ["steady"])["steady"][0])
             kills.append(time.time())
             server.kill_node(victim)
             time.sleep(sizes.down_s)
             server.start_node(victim)
-        await_whole(server, "steady", timeout_s=REST_S)
+        await_whole(server, "steady", timeout_s=WHOLE_S)
     found = sorted(longest([tuple(each) for each in told["gaps"]], kills, within_s=sizes.down_s))
     figures = {
         "p50_s": quantile(found, 0.5),

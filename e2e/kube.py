@@ -1,7 +1,7 @@
 """kubectl, helm and docker for the tests on kind; and a StreamCluster with the interface that the tests' load expects.
 
-Tests change a cluster as users do, by kubectl and helm. They read it by Kubernetes' own client for Python, several times
-a second, without a process for each look.
+Tests change a cluster as users do, by kubectl and helm. They read it by Kubernetes' own client for Python, which costs
+no process for each look.
 
 Measurements are written to a report, one JSON line per behaviour: HEADRACE_E2E_REPORT names its file.
 HEADRACE_E2E_TAG names a tag of images that the workers have already; otherwise images are built.

@@ -1,8 +1,8 @@
-"""The growing end of a container's log: what is appended, in which chunk it comes to lie, and the sync cycle.
+"""The growing end of a container's log: appends, the choice of the chunk for each frame, and the sync cycle.
 
-All of it belongs to the event-loop thread and does no I/O, but for `make_spare` and `write_job`, which run in threads
-(container_log.py says when). What is appended is in the index and in the tail cache at once, and in `Portion`s until a
-job writes it (writing.py). Reading chunks, closing them and giving them back is for others.
+Everything here belongs to the event-loop thread and does no I/O, except the methods marked [blocking], which run in
+threads (container_log.py says when). An appended frame is in the index and in the tail cache at once, and stays in a
+`Portion` until a job writes it (writing.py). Other modules read and close chunks and free their space.
 """
 
 import threading
@@ -44,10 +44,10 @@ from headrace.log.writing import (
 from headrace.metrics.log_times import LogTimes
 
 KEPT_SHARE: Final = 16
-"""One part of so many of a chunk is for those who append to its end."""
+"""1/KEPT_SHARE of a chunk's capacity is reserved for appends that may fill the chunk (`room` with `to_the_end`)."""
 
 Beside = tuple[Chunk, OpenFile]
-"""An open chunk, and its file, opened once more."""
+"""An open chunk and a second open file of it, for a write in parallel with another."""
 
 _producer_of: Final = BATCH_PRODUCER.unpack_from
 _DATA: Final = int(FrameType.DATA)
@@ -57,12 +57,15 @@ _PRODUCER_AT: Final = HEADER_BYTES + BATCH_PRODUCER_AT
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Sizes in bytes. `chunk_bytes`: of a chunk's file while open, at most, `open_file_bytes`: at least; a log that
-    holds little makes smaller ones. `checkpoint_bytes`: what a start scans at most. `tail_bytes`: of the newest batches
-    kept in memory. `fsync`: sync before a job counts as done. `beside_s`: seconds that a write may take before the next
-    one begins beside it; what comes meanwhile goes together. `mark_s`: seconds between two marks of what is synced.
-    `heed_mark`: a log that ends below its mark is not opened. `rests`: little is still to be written, so new chunks are
-    as small as may be. `times`: where it is told how long syncs take."""
+    """Options of a log; sizes in bytes.
+
+    `chunk_bytes`, `open_file_bytes`: the largest and the smallest size of an open chunk's file; a log that holds little
+    makes small ones. `checkpoint_bytes`: the most that a start scans. `tail_bytes`: the size of the cache of the newest
+    batches. `fsync`: sync before a job counts as done. `beside_s`: seconds that a write may take before the next one
+    starts in parallel; frames appended meanwhile are written together. `mark_s`: seconds between two updates of the
+    mark that says how far the log is synced. `heed_mark`: refuse to open a log that ends below its mark. `rests`:
+    little is still to be written, so new chunks are as small as possible. `times`: receives the durations of syncs.
+    """
 
     chunk_bytes: int = 256 << 20
     open_file_bytes: int = 16 << 20
@@ -81,7 +84,7 @@ class LogOptions:
 
 
 class TailState(NamedTuple):
-    """Where a partitionlet stands, frames not written yet included."""
+    """The next offset and the newest epoch of a partitionlet, including frames that are not written yet."""
 
     next_offset: int
     epoch: int
@@ -120,21 +123,22 @@ class Appender:
         self.end = Position(end)
         self.synced = Position(end)
         self.gaps_end = Position(end)
-        """Nothing behind here came as a gap: what others had given back lies below. At first all is taken for that."""
+        """The end of the last gap frame appended, that is, of space that another replica had freed before it sent its
+        frames. After a start: the log's end, since earlier gaps are not known."""
         self.pending_bytes = 0
         self.folder = folder
         self.chunks = chunks
-        """All of them in position order, the open one last: this adds to them, and maintenance takes away."""
+        """All chunks in position order, the open one last. The appender adds chunks, maintenance removes them."""
         self.closing = [chunk for chunk in chunks if chunk.end is not None and not chunk.body.closed]
-        """Full and synced, without a footer so far."""
+        """Chunks that are full and synced but have no footer yet."""
         self.written = Position(end)
-        """Frames below can be read from the files; the writer thread moves it as a job gets on."""
+        """Frames below this position can be read from the files; the writer thread advances it during a job."""
         self._mark = SyncedMark(folder)
         self._marked_at = monotonic()
         self.tail = TailCache(options.tail_bytes)
         """The newest batches, in memory."""
-        self._spares: list[Spare] = []  # threads add, the loop takes
-        self._wanted = 0  # bytes of frames for which there was no room
+        self._spares: list[Spare] = []  # threads add, the event loop takes
+        self._wanted = 0  # bytes of the largest frame or piece of frames for which there was no room
         self._spare_lock = threading.Lock()
         self._spare_serial = 0
         self._portions: list[Portion] = []
@@ -152,24 +156,25 @@ class Appender:
 
     @property
     def start(self) -> Position:
-        """The position of the oldest frame that is kept."""
+        """The position of the oldest frame that the log still holds."""
         oldest = next(iter(self.chunks), None)
         return self.end if oldest is None else Position(oldest.start)
 
     @property
     def begin_of_open(self) -> Position | None:
-        """Where the open chunk begins; None where there is none."""
+        """The position at which the open chunk begins; None if no chunk is open."""
         return None if self._open is None else Position(self._open.start)
 
     def tail_state(self, partitionlet: int) -> TailState | None:
-        """Where a partitionlet stands, if it had a frame since the last checkpoint. None: the chunks know."""
+        """The state of a partitionlet that had a data frame since the last checkpoint; None: look it up in the chunks
+        (`ContainerLog.load`)."""
         last = self._table.last_of(partitionlet)
         return None if last is None else TailState(last[0] + 1, last[1])
 
     def room(self, length: int, *, to_the_end: bool = True) -> bool:
         """Whether a frame with `length` bytes of payload can be appended now. False: call `make_spare` in a thread.
 
-        Not `to_the_end`: where there is no spare, it must leave a part of the open chunk free behind it.
+        Without `to_the_end`, a frame that needs no spare must leave the reserved part of the open chunk free.
         """
         length += HEADER_BYTES
         kept = 0 if to_the_end or self._open is None else self._open.capacity // KEPT_SHARE
@@ -181,7 +186,7 @@ class Appender:
         return False
 
     def wants_spare(self) -> bool:
-        """Whether it is time to make a spare chunk, so that the next one is ready when the open one is full."""
+        """Whether it is time to make a spare, so that it is ready when the open chunk is full."""
         if self._spares or self._spare_lock.locked():
             return False
         opened = self._open
@@ -189,17 +194,17 @@ class Appender:
 
     @property
     def spare_bytes(self) -> int:
-        """What `make_spare` takes of the disk."""
+        """Bytes of disk space that `make_spare` takes."""
         size = self.options.file_bytes(self.end - self.start)
         return max(size, self._wanted + FILE_HEAD_BYTES)
 
     @property
     def unused_bytes(self) -> int:
-        """What chunks occupy beyond their frames: the rest of the open one. Spare ones are not counted as chunks."""
+        """Bytes of the open chunk that no frame uses yet. Spares are not counted."""
         return 0 if self._open is None else self._open.start + self._open.capacity - self.end
 
     def make_spare(self) -> None:
-        """[blocking] Preallocates the next chunk. Raises `StorageFull`, and leaves nothing behind."""
+        """[blocking] Preallocates the next chunk. Raises `StorageFull` and then leaves no file behind."""
         with self._spare_lock:
             wanted = self.spare_bytes - FILE_HEAD_BYTES
             if any(spare.capacity >= wanted for spare in list(self._spares)):
@@ -208,8 +213,8 @@ class Appender:
             self._spares.append(make_spare_file(self.folder / f"spare-{self._spare_serial}.tmp", wanted))
 
     def rest(self) -> list[Spare]:
-        """Little is still to be written: new chunks are small from now on. The spares that are not, for whoever drops
-        them."""
+        """Makes new chunks small from now on, as little is still to be written. Returns the spares that are too large;
+        the caller drops them."""
         self.options = replace(self.options, rests=True)
         large = [spare for spare in list(self._spares) if spare.capacity > self.spare_bytes]
         for spare in large:
@@ -219,9 +224,9 @@ class Appender:
     def append_batch(
         self, *, partitionlet: int, epoch: int, first: int, last: int, max_timestamp: int, batch: memoryview
     ) -> Position:
-        """Appends a stamped record batch; returns the position behind its frame. `room` has said yes.
+        """Appends a stamped record batch; returns the position behind its frame. `room` must have returned True.
 
-        The batch is kept, not copied, until it is written and has left the tail cache.
+        The batch is referenced, not copied, until it is written and has left the tail cache.
         """
         length = HEADER_BYTES + len(batch)
         position: int = self.end
@@ -257,7 +262,7 @@ class Appender:
     def append_control(
         self, *, type: int, epoch: int, partitionlet: int, payload: bytes, first: int = -1, last: int = -1
     ) -> Position:
-        """Appends a control frame; returns the position behind it. `room` has said yes."""
+        """Appends a control frame; returns the position behind it. `room` must have returned True."""
         length = HEADER_BYTES + len(payload)
         position = self.end
         if position + length > self._limit:
@@ -283,15 +288,15 @@ class Appender:
         return self.end
 
     def append_frames(self, frames: memoryview) -> Position:
-        """Appends raw frames of another replica's log, the first of which is the one at `end`; returns the new end.
+        """Appends raw frames of another replica's log, of which the first starts at `end`; returns the new end.
 
-        `frames` is what `read_frames` gave there: whole frames of any type, of gap frames the header alone. They are
-        kept, not copied. `room(len(frames))` has said yes; if a piece with gaps needs more than that, `StorageFull` is
-        raised, and after `make_spare` it fits. Raises `CorruptLog` if one is damaged or does not belong here. Whatever
-        is raised, nothing has been appended.
+        `frames` is what `read_frames` returned on that replica: whole frames of any type, but only the headers of gap
+        frames. The bytes are referenced, not copied. `room(len(frames))` must have returned True; if frames with gaps
+        need more room than that, this raises `StorageFull`, and they fit after `make_spare`. Raises `CorruptLog` if a
+        frame is damaged or does not belong here. If anything is raised, nothing has been appended.
         """
         self._check_room(check_frames(frames, self.end) - self.end)
-        at = run = 0  # in `frames`: what is looked at, and what is not in a portion yet
+        at = run = 0  # in `frames`: the current frame, and the first byte that is in no portion yet
         table, limit = self._table, self._limit
         checkpoint_end = table.start + self.options.checkpoint_bytes
         portion: Portion | None = None
@@ -344,21 +349,22 @@ class Appender:
         return self.end
 
     def _check_room(self, length: int) -> None:
-        """Raises `StorageFull` unless frames of `length` bytes fit in what is left of the open chunk and the spares."""
+        """Raises `StorageFull` unless frames of `length` bytes fit in the rest of the open chunk or in one spare."""
         if self.end + length <= self._limit or any(spare.capacity >= length for spare in self._spares):
             return
         self._wanted = max(self._wanted, length)
         raise StorageFull(f"{self.folder}: no chunk is ready for {length} bytes. Make a spare, then append them again.")
 
     def close_open_chunk(self) -> None:
-        """Ends the open chunk although it is not full (by age). `take_job` then has a job, maybe one without bytes."""
+        """Ends the open chunk although it is not full (because of its age). `take_job` then returns a job, possibly one
+        without bytes."""
         opened = self._open
         if opened is None or self.end == opened.start:
             return
         if self._table.end > self._table.start:
             self._complete_table()
         else:
-            # nothing to checkpoint, but a portion must say when this chunk is done
+            # nothing to checkpoint, but a portion must exist so that `job_done` sees that this chunk is done
             self._portion = self._portion or self._next_portion()
         opened.end = self.end
         self._open = None
@@ -375,7 +381,7 @@ class Appender:
         self._spares.remove(spare)
         self._wanted = 0
         self.close_open_chunk()
-        if self._open is not None:  # it holds no frame yet and is too small for this one, which takes its place
+        if self._open is not None:  # it holds no frame yet and is too small for this one: the spare replaces it
             self.chunks.remove(self._open)
         self._table = Table(0)
         self._open = chunk = Chunk(
@@ -396,7 +402,7 @@ class Appender:
         return portion
 
     def _complete_table(self) -> None:
-        """The table becomes a checkpoint behind the frames that are pending now, and a new one starts."""
+        """Schedules the table to be checkpointed after the pending frames, and starts a new table."""
         portion = self._portion or self._next_portion()
         portion.table = self._table
         chunk = portion.chunk
@@ -405,7 +411,7 @@ class Appender:
         self._portion = None
 
     def take_job(self) -> WriteJob | None:
-        """All that is pending, to be given to `write_job`, then to `job_done`."""
+        """All pending frames, to be passed to `write_job`, then to `job_done`. None: nothing is pending."""
         if not self._portions:
             return None
         job = WriteJob(self._portions, self.end, self.pending_bytes)
@@ -417,7 +423,7 @@ class Appender:
     def write_job(self, job: WriteJob) -> None:
         """[blocking] Writes and syncs a job. `OSError` propagates; after a failed sync the process must end.
 
-        Raises `OutOfDescriptors`: the same job is to be written again, and goes on where it was.
+        Raises `OutOfDescriptors`: call it again with the same job, which resumes where it stopped.
         """
         began = monotonic()
         for portion in job.portions[job.done :]:
@@ -430,14 +436,14 @@ class Appender:
 
     @property
     def pends_one_write(self) -> bool:
-        """Whether what is pending is one call to the kernel, which may go beside another one."""
+        """Whether one system call can write all pending frames, so that it may run in parallel with another write."""
         return pends_one_write(self._portions)
 
     def direct_write(self, job: WriteJob, *, beside: bool = False) -> DirectWrite | None:
-        """The one call to the kernel that does what `write_job` would; then comes `written_directly`. None: it takes
-        `write_job`, which may also be given a job after all that such a call has not done.
+        """The single system call that does what `write_job` would do; report it to `written_directly` afterwards. None:
+        the job needs `write_job`, which also accepts a job whose single call failed.
 
-        `beside`: by the other open file of the open chunk.
+        `beside`: write through the second open file of the open chunk.
         """
         if not beside:
             return direct_write(job, fsync=self.options.fsync)
@@ -452,9 +458,10 @@ class Appender:
         return self._beside is not None and self._beside[0] is self._open
 
     def open_beside(self) -> Beside | None:
-        """[blocking] Opens the open chunk's file once more, for `take_beside`. None: it is not there, or no longer.
+        """[blocking] Opens the open chunk's file a second time, for `take_beside`. None: no chunk is open, or it was
+        closed or its path given to another file meanwhile.
 
-        The chunk has its name already. Raises `OutOfDescriptors`, OSError.
+        The chunk's file must have its final name already. Raises `OutOfDescriptors`, OSError.
         """
         chunk = self._open
         if chunk is None:
@@ -463,12 +470,13 @@ class Appender:
         return None if again is None else (chunk, again)
 
     def take_beside(self, found: Beside | None) -> None:
-        """What `open_beside` found is there from now on, if the chunk is still the open one."""
+        """Uses the file that `open_beside` returned from now on, if its chunk is still the open one."""
         if found is not None and found[0] is self._open:
             self._beside = found
 
     def written_directly(self, job: WriteJob, took: float) -> None:
-        """The one call has written all of `job`, in `took` seconds, and all jobs before it are written."""
+        """Reports that a single system call has written all of `job`, in `took` seconds. All earlier jobs must be
+        written."""
         portion = job.portions[0]
         job.done = 1
         job.took = took
@@ -476,22 +484,23 @@ class Appender:
 
     @property
     def wants_mark(self) -> bool:
-        """Whether something was synced that no mark tells of."""
+        """Whether frames were synced above the position in the mark file (synced_mark.py)."""
         return self.options.fsync and self._mark.position < self.written
 
     @property
     def mark_in_s(self) -> float:
-        """Seconds until it is time for another mark."""
+        """Seconds until the mark is due again."""
         return max(self._marked_at + self.options.mark_s - monotonic(), 0.0)
 
     def mark_synced(self) -> None:
-        """[blocking] Keeps how far the log is synced, for the next start. Not beside `write_job`, nor beside itself."""
+        """[blocking] Records for the next start how far the log is synced. Must not run in parallel with `write_job` or
+        with itself."""
         if self.wants_mark:
             self._mark.put(self.written)
         self._marked_at = monotonic()
 
     def finish(self) -> None:
-        """[blocking] Writes what is pending, and drops the spares."""
+        """[blocking] Writes what is pending, and removes the spares."""
         while (job := self.take_job()) is not None:
             self.write_job(job)
             self.job_done(job)
@@ -499,7 +508,7 @@ class Appender:
             self._spares.pop().drop()
 
     def let_go(self) -> None:
-        """There are no chunks any more: nothing is appended, and nothing read."""
+        """Drops all chunks and the tail cache: nothing can be appended or read afterwards."""
         self.tail.forget()
         self._open = None
         self._beside = None
@@ -510,7 +519,7 @@ class Appender:
         self.written = Position(position)
 
     def job_done(self, job: WriteJob) -> None:
-        """The job is durable, and so are all before it."""
+        """Reports that the job is durable. All earlier jobs must be durable too."""
         self.synced = Position(job.end)
         for portion in job.portions:
             chunk = portion.chunk
@@ -522,7 +531,7 @@ class Appender:
 
 
 def _take(portion: Portion | None, frames: memoryview) -> None:
-    """Adds frames that lie side by side to a portion."""
+    """Adds contiguous frames to a portion."""
     if portion is not None and frames:
         portion.buffers.append(frames)
         portion.nbytes += len(frames)

@@ -1,11 +1,11 @@
 """The checkpoints of the open chunk: the file `<start>.index`.
 
     head      64 bytes, kind b"INDX" (files.py)
-    64        segments (segment.py), one behind the other, each from where the one before it ended
+    64        segments (segment.py), one after the other; each covers the range from the previous one's end on
 
-A checkpoint is written after all that it covers has been synced, and is synced itself before frames behind it are
-written. So a start scans only what lies behind the last one, and whatever lies below it was synced: a bad frame there
-is corruption. A damaged checkpoint costs a longer scan; those behind it still prove how far the chunk was synced.
+A checkpoint is written after all frames that it covers have been synced, and is synced itself before any later frame is
+written. So a start scans only the frames behind the last checkpoint, and a bad frame below it is corruption, since it
+was synced. A damaged checkpoint costs a longer scan; later ones still prove how far the chunk was synced.
 """
 
 import os
@@ -34,9 +34,9 @@ INDEX_KIND: Final = b"INDX"
 
 
 def append_checkpoint(path: Path, table: Table, *, start: int, size: int, fsync: bool) -> tuple[Segment, int]:
-    """Writes `table` behind byte `size` of the file (0: a new file). Returns the mapped segment and the new size.
+    """Writes `table` at byte `size` of the file (0: a new file). Returns the mapped segment and the new size.
 
-    Raises `StorageFull`; what was half written lies behind `size` and is written over by the next one.
+    Raises `StorageFull`; a partly written segment lies behind `size`, and the next checkpoint overwrites it.
     """
     pieces = encode_table(table)
     new = size == 0
@@ -51,8 +51,8 @@ def append_checkpoint(path: Path, table: Table, *, start: int, size: int, fsync:
 
 
 class LoadedCheckpoints:
-    """What a start finds: `segments` without a gap from place 0 on, the file's `size` up to the last of them, and
-    `synced`, the place below which the chunk was synced as far as any intact checkpoint proves."""
+    """The checkpoints that a start finds: `segments` without a gap from place 0 on, the file's `size` up to the last of
+    them, and `synced`, the place below which some intact checkpoint proves the chunk to be synced."""
 
     __slots__ = ("segments", "size", "synced")
 
@@ -63,7 +63,8 @@ class LoadedCheckpoints:
 
 
 def load_checkpoints(path: Path) -> LoadedCheckpoints:
-    """Reads the checkpoints back, leaving out damaged ones, and any that a writer appends meanwhile. No file: none."""
+    """Reads the checkpoints back, without damaged ones and without any that a writer appends meanwhile. Empty if there
+    is no file."""
     try:
         file = OpenFile.open(path)
     except FileNotFoundError:
@@ -93,7 +94,7 @@ def load_checkpoints(path: Path) -> LoadedCheckpoints:
 
 
 def _intact(fd: int, path: Path, at: int, end: int) -> Iterable[Segment]:
-    """Intact segments within bytes `at` to `end`, found by their magic."""
+    """The intact segments within bytes `at` to `end`, found by their magic bytes."""
     raw = read_exactly(fd, at, max(end - at, 0))
     found = raw.find(SEGMENT_MAGIC)
     while found >= 0:

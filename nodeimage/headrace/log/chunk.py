@@ -1,11 +1,11 @@
 """A chunk: one file of a container's log, its index, and how it is closed.
 
     head      64 bytes, kind b"CHNK" (files.py)
-    64        frames, one behind the other
+    64        frames, one after the other
     closed:   zeros up to a multiple of 8, index segments (segment.py) in position order, trailer of 64 bytes:
          0  8s    magic       b"HRCLOSED"
          8  u32   crc         CRC-32C of bytes 12 to 64
-        12  u32   segments    how many
+        12  u32   segments    number of index segments
         16  u64   start       position of the first frame
         24  u64   end         position behind the last frame
         32  u64   frames end  place behind the last frame (less than end - start once dead frames were left out)
@@ -13,16 +13,18 @@
         48  u64   size        of the whole file
         56  8x                zero
 
-A chunk is closed if, and only if, a valid trailer that names the file's size ends it. While it is open the file is
-preallocated, zeros behind the frames. The footer is written and synced first, then the trailer, then the file is cut
-behind it, so a crash at any step leaves an open chunk with some bytes behind its frames, or a closed one.
+A chunk is closed if, and only if, the file ends with a valid trailer that names the file's size. An open chunk's file
+is preallocated, with zeros behind the frames. Closing writes and syncs the footer first, then the trailer, then
+truncates the file behind it, so a crash at any step leaves either an open chunk with some bytes behind its frames, or a
+closed chunk.
 
-What readers see of a chunk is one immutable `Body`, swapped whole; a replaced file closes when its last reader is done.
+Readers see a chunk through one immutable `Body`, which is replaced as a whole; the old file closes when its last reader
+is done.
 
-An open chunk's file stays open. A closed chunk's is opened and mapped when it is used, and stays so while it is among
-those that were used last (descriptors.py): a node has far more chunks than descriptors. Before a name is taken from
-a closed chunk's file, it is opened for those who read it (`ClosedFile.keep`): by its name they would find another file,
-or none.
+An open chunk's file stays open. A closed chunk's file is opened and mapped when it is used, and stays open while it is
+among the most recently used ones (descriptors.py), since a node has far more chunks than descriptors. Before a closed
+chunk's file is removed or replaced, it is opened for its readers (`ClosedFile.keep`): under its path they would find
+another file, or none.
 """
 
 import os
@@ -66,7 +68,7 @@ assert TRAILER_BYTES == 64
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A closed chunk's file, open and mapped. It closes when the last reader lets go of this."""
+    """A closed chunk's file, open and mapped. It closes when the last reference to this object is dropped."""
 
     file: OpenFile
     trailer: "Trailer"
@@ -75,7 +77,7 @@ class Opened:
 
 
 class ClosedFile:
-    """The file of a closed chunk, opened when it is used (a descriptors.KeptOpen). Thread-safe."""
+    """The file of a closed chunk, opened on use (implements descriptors.KeptOpen). Thread-safe."""
 
     __slots__ = ("__weakref__", "_ended", "_file", "_kept", "_lock", "_opened", "path", "recent")
 
@@ -85,12 +87,12 @@ class ClosedFile:
         self._lock = threading.Lock()
         self._opened: Opened | None = None
         self._file: os.stat_result | None = None
-        """Which file it is, once it was opened."""
+        """The identity of the file, known since it was first opened."""
         self._kept = False
         self._ended = False
 
     def use(self) -> Opened:
-        """Hold the result while its descriptor is in use. Raises `CorruptLog`, `OutOfDescriptors`."""
+        """The open file; hold the result while its descriptor is in use. Raises `CorruptLog`, `OutOfDescriptors`."""
         opened = self._opened
         if opened is None:
             with self._lock:
@@ -99,7 +101,7 @@ class ClosedFile:
         return opened
 
     def keep(self) -> None:
-        """Its name is about to go: it stays open until nobody reads it. Raises as `use`."""
+        """Keeps the file open until nobody reads it, as its path is about to be removed or reused. Raises as `use`."""
         with self._lock:
             self._kept = True
             try:
@@ -109,12 +111,13 @@ class ClosedFile:
                 raise
 
     def keep_no_longer(self) -> None:
-        """Its name stayed."""
+        """Reverts `keep`: the path still leads to this file."""
         with self._lock:
             self._kept = False
 
     def end(self) -> None:
-        """The log is closed, and its name may soon be another file's: it is not opened again. Who reads it goes on."""
+        """Forbids opening the file again: the log is closed, and the path may soon be another file's. Readers that hold
+        the file open can continue."""
         with self._lock:
             self._kept = self._ended = True
 
@@ -151,9 +154,9 @@ class ClosedFile:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Body:
-    """A chunk's file and index as of one moment. `frames_end` is a place; of an open chunk it is not kept here.
+    """A chunk's file and index as of one moment. `frames_end`: the place behind the last frame of a closed chunk.
 
-    `growing`: the index of an open chunk; a closed one's is in its file.
+    `growing`: the index of an open chunk; a closed chunk's index is in its file.
     """
 
     file: OpenFile | ClosedFile
@@ -165,11 +168,11 @@ class Body:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The index, in position order. Of a closed chunk its file is opened: raises as `ClosedFile.use`."""
+        """The index, in position order. Opens the file of a closed chunk: raises as `ClosedFile.use`."""
         return self.file.use().segments if isinstance(self.file, ClosedFile) else self.growing
 
     def opened(self) -> OpenFile:
-        """The file, to be held while its descriptor is in use. Raises as `ClosedFile.use`."""
+        """The file; hold it while its descriptor is in use. Raises as `ClosedFile.use`."""
         return self.file.use().file if isinstance(self.file, ClosedFile) else self.file
 
     def read(self, place: int, length: int) -> bytes:
@@ -179,7 +182,10 @@ class Body:
 
     @contextmanager
     def losing_its_name(self) -> Iterator[OpenFile]:
-        """What is done within takes the file's name from it; who reads it goes on. Raises as `ClosedFile.use`."""
+        """Within this context the file's path may be removed or given to another file: its readers can continue.
+
+        Yields the file. Raises as `ClosedFile.use`.
+        """
         assert isinstance(self.file, ClosedFile)
         self.file.keep()
         try:
@@ -192,9 +198,9 @@ class Body:
 class Chunk:
     """One chunk. `end` is the position behind its last frame; None while it is open.
 
-    `capacity` is the bytes of frames that its file has room for. The writer thread's own: `index_size`, the bytes of
-    its checkpoint file that count, and `unsaved`, the tables for whose checkpoint there was no room on the disk.
-    `punched`: this process has given back all that `body.dead` names.
+    `capacity`: bytes of frames for which its file has room. Only the writer thread uses `index_size`, the valid bytes
+    of the checkpoint file, and `unsaved`, the tables whose checkpoint was put off for want of disk space. `punched`:
+    this process has freed the space of all that `body.dead` names.
     """
 
     __slots__ = ("body", "capacity", "end", "index_size", "path", "punched", "start", "unsaved")
@@ -214,24 +220,24 @@ class Chunk:
 
     @property
     def dead_path(self) -> Path:
-        """The file that says what has been given back."""
+        """The file that says which offsets are dead (dead.py)."""
         return self.path.with_suffix(".dead")
 
     @property
     def index_path(self) -> Path:
-        """The file of its checkpoints, while it is open."""
+        """The file of the chunk's checkpoints while the chunk is open."""
         return self.path.with_suffix(".index")
 
     def swap_part(self, table: Table, segment: Segment) -> None:
-        """A checkpoint takes the place of its table."""
+        """Replaces a table by its checkpoint."""
         body = self.body
         self.body = replace(body, growing=tuple(segment if part is table else part for part in body.growing))
 
 
 def close_file(file: OpenFile, *, path: Path, start: int, end: int, frames_end: int, parts: tuple[Part, ...]) -> None:
-    """Writes footer and trailer behind the frames, then cuts the file. Every frame is on disk already.
+    """Writes footer and trailer behind the frames, then truncates the file. All frames must be on disk already.
 
-    Raises `StorageFull`; then the chunk is open as before. `SyncFailed`.
+    Raises `StorageFull`, and the chunk is still open then; `SyncFailed`.
     """
     footer_at = FILE_HEAD_BYTES + -(-frames_end // 8) * 8
     pieces: list[bytes | memoryview] = [bytes(footer_at - FILE_HEAD_BYTES - frames_end)]
@@ -242,14 +248,14 @@ def close_file(file: OpenFile, *, path: Path, start: int, end: int, frames_end: 
     trailer = _TRAILER.pack(TRAILER_MAGIC, 0, len(parts), start, end, frames_end, footer_at, size)
     with full_disk_as_storage_full(path):
         write_all(file.fd, FILE_HEAD_BYTES + frames_end, pieces)
-        sync_file(file.fd)  # before the trailer: where that is whole, so is the footer
+        sync_file(file.fd)  # before the trailer: a whole trailer proves a whole footer
         write_all(file.fd, trailer_at, [trailer[:8], crc32c(trailer[12:]).to_bytes(4, "little"), trailer[12:]])
     os.ftruncate(file.fd, size)
     sync_file(file.fd)
 
 
 def encode_part(part: Part) -> list[bytes | memoryview]:
-    """A part as a segment's bytes."""
+    """The bytes of a part in the form of a segment."""
     match part:
         case Segment():
             part.verify()
@@ -261,9 +267,10 @@ def encode_part(part: Part) -> list[bytes | memoryview]:
 
 
 def close_chunk(chunk: Chunk) -> None:
-    """Closes a full chunk whose frames are all synced. Crash-safe at every step; reads go on meanwhile.
+    """Closes a full chunk whose frames are all synced. Crash-safe at every step; reads continue meanwhile.
 
-    Raises `StorageFull`, and what `load_body` does; then it is done again, on what is closed already too.
+    Raises `StorageFull`, and the errors of `load_body`. After an error call it again; this also works if the file has
+    been closed already.
     """
     assert chunk.end is not None
     body = chunk.body
@@ -287,7 +294,7 @@ class Trailer:
 
 
 def read_trailer(fd: int) -> Trailer | None:
-    """The trailer of an open file; None: the chunk is not closed."""
+    """The trailer of the chunk file `fd`; None: the chunk is not closed."""
     size = os.fstat(fd).st_size
     raw = read_exactly(fd, max(size - TRAILER_BYTES, 0), TRAILER_BYTES)
     if len(raw) < TRAILER_BYTES or not raw.startswith(TRAILER_MAGIC):
@@ -299,7 +306,7 @@ def read_trailer(fd: int) -> Trailer | None:
 
 
 def open_closed(path: Path) -> Opened:
-    """Opens a closed chunk as it is on disk now. Raises `CorruptLog` if it is not closed or damaged."""
+    """Opens a closed chunk as it is on disk now. Raises `CorruptLog` if it is not closed, or damaged."""
     file = OpenFile.open(path)
     head = read_head(file.fd, path, CHUNK_KIND)
     trailer = read_trailer(file.fd)
@@ -319,7 +326,7 @@ def open_closed(path: Path) -> Opened:
 
 
 def load_body(path: Path) -> Body:
-    """The body of a closed chunk, as it is on disk now. Raises `CorruptLog` if it is not closed or damaged."""
+    """The body of a closed chunk, as it is on disk now. Raises `CorruptLog` if it is not closed, or damaged."""
     file = ClosedFile(path)
     opened = file.use()
     return Body(
@@ -332,7 +339,7 @@ def load_body(path: Path) -> Body:
 
 
 def load_closed(path: Path) -> Chunk | None:
-    """The closed chunk at `path`; None: it is not closed."""
+    """The closed chunk at `path`; None if it is still open."""
     file = OpenFile.open(path)
     read_head(file.fd, path, CHUNK_KIND)
     trailer = read_trailer(file.fd)
@@ -342,7 +349,7 @@ def load_closed(path: Path) -> Chunk | None:
 
 
 def needs_regroup(body: Body) -> bool:
-    """Whether a closed chunk mixes partitionlets so finely that a read of one is mostly seeks."""
+    """Whether a closed chunk mixes partitionlets so finely that reading one of them is mostly seeks."""
     if not body.closed or body.regrouped:
         return False
     segments = [part for part in body.parts if isinstance(part, Segment)]

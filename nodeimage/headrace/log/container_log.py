@@ -1,20 +1,21 @@
-"""The log of one container: the way in. How it grows: appending.py, of which each log has one `Appender`.
+"""The log of one container: the package's entry point. Appends are in appending.py: each log has one `Appender`.
 
 A `ContainerLog` belongs to the event-loop thread. Methods marked [blocking] do I/O and run in threads:
 
-- `write_job`: in a thread, one job at a time, in the order of `take_job`; `mark_synced` too, in its turn. Instead of
-  `write_job` a job's `direct_write` may be done, by whatever writes to files, and then be told by `written_directly`,
-  in the order of `take_job`; two such writes may be under way at a time, each by another open file (`beside`);
+- `write_job`: in a thread, one job at a time, in the order of `take_job`; `mark_synced` too, not in parallel with it.
+  Instead of `write_job`, anything that writes to files may carry out a job's `direct_write` and then report it with
+  `written_directly`, in the order of `take_job`; two such writes may run at a time, each through a file of its own
+  (`beside`);
 - reads (`read`, `read_frames`, `load`, `find_*`, `control_frames`, …): in any number of reader threads at a time;
-- maintenance (`close_chunk`, `punch`, `drop_chunk`, `trim`, `reopen_chunk`): in any thread; they wait for each other;
+- maintenance (`close_chunk`, `punch`, `drop_chunk`, `trim`, `reopen_chunk`): in any thread; they exclude each other;
 - `make_spare`, `open_beside`: in any thread;
 - `reset` and `cut`: on a log that is not open.
 
-The rest never touches a file. What threads share is swapped whole (a chunk's `Body`) or only ever grows (a `Table`,
-the list of chunks), so there is no lock on the way of a record. A file that was replaced or dropped closes when its
-last reader lets go of it.
+All other methods never touch a file. State shared between threads is either replaced as a whole (a chunk's `Body`) or
+only grows (a `Table`, the list of chunks), so a record passes no lock. A replaced or dropped file closes when its last
+reader releases it.
 
-Knows nothing of the network, the catalog and replication: what lies above `committed` is for the callers to hide.
+Knows nothing of the network, the catalog and replication: callers must hide frames above `committed` themselves.
 """
 
 import os
@@ -78,13 +79,13 @@ class ContainerLog:
     )
 
     def __init__(self, folder: Path, options: LogOptions, *, chunks: list[Chunk], end: int, scanned_bytes: int) -> None:
-        """Use `open`."""
+        """For `open` only."""
         self.folder = folder
         self.scanned_bytes = scanned_bytes
         self._maintenance = threading.Lock()
         self._sync_failed: Callable[[SyncFailed], None] | None = None
         self.appender = appender = Appender(folder, options, chunks=chunks, end=end)
-        """Its growing end. Those below are its methods, bound once: a record's way has no call of the log's own."""
+        """The log's growing end. The attributes below are its methods, bound once to save a call per record."""
         self.append_batch = appender.append_batch
         self.append_control = appender.append_control
         self.append_frames = appender.append_frames
@@ -97,7 +98,7 @@ class ContainerLog:
         self.job_done = appender.job_done
         self.wants_spare = appender.wants_spare
         self.read_tail = appender.tail.read
-        """None: what holds the offset is not in memory, use `read`."""
+        """See `TailCache.read`. None: the batch with the offset is not in memory; use `read`."""
         self.tail_state = appender.tail_state
 
     @classmethod
@@ -109,11 +110,11 @@ class ContainerLog:
         begin: Position = Position(0),  # noqa: B008
         on_frame: Callable[[Frame], None] | None = None,
     ) -> "ContainerLog":
-        """[blocking] Opens the log in `folder`, or starts one there, at `begin`; cuts a torn tail.
+        """[blocking] Opens the log in `folder`, or creates one that starts at `begin`; cuts a torn tail.
 
-        `on_frame` gets the control frames of the open chunk. A full disk does not hinder: reads work, `room` says no.
-        Raises `CorruptLog`, `FolderRefused`; `LostTail` where less is there than was synced, until `forget_mark`;
-        `SyncFailed`, as `cut` does too.
+        `on_frame` is called with each control frame of the open chunk. With a full disk the log opens too: reads work,
+        and `room` returns False. Raises `CorruptLog`, `FolderRefused`; `LostTail` if frames that were synced are
+        missing, until `forget_mark` is called; `SyncFailed`.
         """
         found = _recover(folder, options, begin=begin)
         log = cls(folder, options, chunks=found.chunks, end=found.synced, scanned_bytes=found.scanned_bytes)
@@ -125,31 +126,31 @@ class ContainerLog:
             try:
                 log.make_spare()
             except StorageFull:
-                pass  # `room` says so
+                pass  # `room` returns False then
         return log
 
     @staticmethod
     def forget_mark(folder: Path) -> None:
-        """[blocking] What a log that is not open has lost is known, and accounted for: its end is where it ends."""
+        """[blocking] Accepts the end of a log that is not open although synced frames are missing: the loss is known
+        and accounted for."""
         remove_mark(folder)
         sync_folder(folder)
 
     @staticmethod
     def reset(folder: Path, begin: Position) -> None:
-        """[blocking] Removes all that a log which is not open holds; it is empty then, and starts at `begin`.
+        """[blocking] Empties a log that is not open; it starts at `begin` afterwards.
 
-        Durable, and crash-safe: the next `open` finishes it.
+        Durable and crash-safe: the next `open` completes an interrupted reset.
         """
         cutting.reset(folder, begin)
 
     @staticmethod
     def cut(folder: Path, position: Position, options: LogOptions) -> None:
-        """[blocking] Removes everything at or above `position` from a log that is not open; then `open` gives
-        end == position.
+        """[blocking] Removes everything at or above `position` from a log that is not open, so that it ends there.
 
-        Durable, and crash-safe: the next `open` finishes it. Below the log's start all is removed. Raises `ValueError`
-        if `position` lies behind the log's end, `CorruptLog` where no whole frame ends at it: what lies before is
-        damaged, and without it the log would end earlier; `CorruptLog` and `StorageFull` as `open` does.
+        Durable and crash-safe: the next `open` completes an interrupted cut. A `position` below the log's start removes
+        everything. Raises `ValueError` if `position` lies behind the log's end; `CorruptLog` if no whole frame ends at
+        `position`, since the log would end earlier then; `StorageFull`, and the errors of `open`.
         """
         found = _recover(folder, options)
         if position > found.synced:
@@ -160,54 +161,54 @@ class ContainerLog:
         within = chunk is not None and (chunk.end is None or position < chunk.end)
         if chunk is not None and within and not cutting.frame_ends_at(chunk, position):
             raise CorruptLog(f"{chunk.path}: no frame ends at {position}. Fetch this container anew.")
-        del found, chunk  # they map what is cut
+        del found, chunk  # they map the files that are cut
         cutting.cut(folder, position)
 
     # --- positions and sizes; see Appender
 
     @property
     def start(self) -> Position:
-        """The position of the oldest frame that is kept."""
+        """The position of the oldest frame that the log still holds."""
         return self.appender.start
 
     @property
     def end(self) -> Position:
-        """Behind the last frame, written or not."""
+        """The position behind the last frame, whether written or not."""
         return self.appender.end
 
     @property
     def written(self) -> Position:
-        """Frames below can be read from the files."""
+        """Frames below this position can be read from the files."""
         return self.appender.written
 
     @property
     def synced(self) -> Position:
-        """Frames below are durable."""
+        """Frames below this position are durable."""
         return self.appender.synced
 
     @property
     def gaps_end(self) -> Position:
-        """Nothing behind here came as a gap."""
+        """See `Appender.gaps_end`: no gap frame was appended behind this position."""
         return self.appender.gaps_end
 
     @property
     def pending_bytes(self) -> int:
-        """Of frames that no job has taken."""
+        """Bytes of appended frames that no job has taken yet."""
         return self.appender.pending_bytes
 
     @property
     def spare_bytes(self) -> int:
-        """What `make_spare` takes of the disk."""
+        """Bytes of disk space that `make_spare` takes."""
         return self.appender.spare_bytes
 
     @property
     def unused_bytes(self) -> int:
-        """What chunks occupy beyond their frames."""
+        """Bytes of the open chunk that no frame uses yet."""
         return self.appender.unused_bytes
 
     @property
     def options(self) -> LogOptions:
-        """Its sizes, and how safe it is kept."""
+        """The log's sizes and durability settings."""
         return self.appender.options
 
     @options.setter
@@ -217,53 +218,56 @@ class ContainerLog:
     # --- growing; see Appender
 
     def make_spare(self) -> None:
-        """[blocking] Preallocates the next chunk. Raises `StorageFull`, and leaves nothing behind."""
+        """[blocking] Preallocates the next chunk. Raises `StorageFull` and then leaves no file behind."""
         self.appender.make_spare()
 
     def rest(self) -> list[Spare]:
-        """Little is still to be written: new chunks are small from now on. The spares that are not, for whoever drops
-        them."""
+        """Makes new chunks small from now on, as little is still to be written. Returns the spares that are too large;
+        the caller drops them."""
         return self.appender.rest()
 
     def close_open_chunk(self) -> None:
-        """Ends the open chunk although it is not full (by age). `take_job` then has a job, maybe one without bytes."""
+        """Ends the open chunk although it is not full (because of its age). `take_job` then returns a job, possibly one
+        without bytes."""
         self.appender.close_open_chunk()
 
     def write_job(self, job: WriteJob) -> None:
         """[blocking] Writes and syncs a job. `OSError` propagates; after a failed sync the process must end.
 
-        Raises `OutOfDescriptors`: the same job is to be written again, and goes on where it was.
+        Raises `OutOfDescriptors`: call it again with the same job, which resumes where it stopped.
         """
         self.appender.write_job(job)
 
     @property
     def pends_one_write(self) -> bool:
-        """Whether what is pending is one call to the kernel, which may go beside another one."""
+        """Whether one system call can write all pending frames, so that it may run in parallel with another write."""
         return self.appender.pends_one_write
 
     @property
     def can_write_beside(self) -> bool:
-        """Whether there is an open file for that."""
+        """Whether the open chunk's file is open twice, as a parallel write needs it; see `open_beside`."""
         return self.appender.can_write_beside
 
     @property
     def wants_mark(self) -> bool:
-        """Whether something was synced that no mark tells of."""
+        """Whether frames were synced above the position in the mark file (synced_mark.py)."""
         return self.appender.wants_mark
 
     @property
     def mark_in_s(self) -> float:
-        """Seconds until it is time for another mark."""
+        """Seconds until the mark is due again."""
         return self.appender.mark_in_s
 
     def mark_synced(self) -> None:
-        """[blocking] Keeps how far the log is synced, for the next start. Not beside `write_job`, nor beside itself."""
+        """[blocking] Records for the next start how far the log is synced. Must not run in parallel with `write_job` or
+        with itself."""
         self.appender.mark_synced()
 
     # --- reading
 
     def read(self, partitionlet: int, offset: int, *, limit: int, max_bytes: int) -> list[bytes | memoryview]:
-        """[blocking] As `read_tail`, from disk; an offset in a gap goes on at the next batch. Raises `CorruptLog`."""
+        """[blocking] As `read_tail`, but from disk; for an offset that no batch holds it starts at the next batch.
+        Raises `CorruptLog`."""
         return reading.read_batches(
             list(self.appender.chunks),
             partitionlet,
@@ -274,8 +278,8 @@ class ContainerLog:
         )
 
     def read_ahead(self, partitionlet: int, offset: int, *, limit: int, read_bytes: int, max_bytes: int) -> int:
-        """[blocking] Have the kernel fetch up to `max_bytes` behind the `read_bytes` that were read from `offset` on;
-        as many as it was asked for. Raises `CorruptLog`."""
+        """[blocking] Asks the kernel to fetch up to `max_bytes` that follow the `read_bytes` already read from `offset`
+        on. Returns the number of bytes requested. Raises `CorruptLog`."""
         return reading.read_ahead(
             list(self.appender.chunks),
             partitionlet,
@@ -289,12 +293,12 @@ class ContainerLog:
     def read_frames(
         self, position: Position, *, until: Position, max_bytes: int, layouts: Layouts | None = None
     ) -> RawFrames:
-        """[blocking] Raw frames from `position` on, for `append_frames` of another replica: those that end at or below
-        `until` and are written, covering about `max_bytes` of the log, at least one. `layouts`: what one that
-        reads on and on keeps for the next call.
+        """[blocking] Raw frames from `position` on, for `append_frames` of another replica: written frames that end at
+        or below `until` and cover about `max_bytes` of the log, but at least one. `layouts`: a cache that a sequential
+        reader passes to each of its calls.
 
-        What was given back comes as gap frames, of which the result holds the header alone: it is `RawFrames.end`, not
-        the sum of lengths, that says where to go on. Every checksum has been checked. Raises `CorruptLog`, also where
+        Freed space is returned as gap frames, of which the result holds only the headers, so the next read starts at
+        `RawFrames.end`, not at the sum of lengths. All checksums have been checked. Raises `CorruptLog`, also if
         `position` lies within a frame.
         """
         return frame_reading.read_frames(
@@ -306,22 +310,22 @@ class ContainerLog:
         )
 
     def load(self, partitionlet: int, *, since: Position = Position(0)) -> PartitionletState:  # noqa: B008
-        """[blocking] What the chunks that end behind `since` hold of a partitionlet. Raises `CorruptLog`."""
+        """[blocking] The state of a partitionlet, from the chunks that end behind `since`. Raises `CorruptLog`."""
         chunks = [chunk for chunk in list(self.appender.chunks) if chunk.end is None or chunk.end > since]
         return reading.load_state(chunks, partitionlet)
 
     def size(self, partitionlet: int) -> int:
-        """[blocking] Bytes of its data frames, frame headers included, less what has been given back."""
+        """[blocking] Bytes of a partitionlet's live data frames, frame headers included."""
         return self.load(partitionlet).bytes
 
     def find_timestamp(self, partitionlet: int, timestamp: int, *, limit: int) -> bytes | None:
-        """[blocking] The first batch, by offset, that holds a record of `timestamp` or later and ends below `limit`."""
+        """[blocking] The first batch, by offset, that has a record at or after `timestamp` and ends below `limit`."""
         return reading.first_at_or_after(
             list(self.appender.chunks), partitionlet, timestamp, limit=limit, written=self.appender.written
         )
 
     def find_max_timestamp(self, partitionlet: int, *, limit: int) -> bytes | None:
-        """[blocking] The first batch with the largest timestamp of those that end below `limit`."""
+        """[blocking] The first of the batches with the largest timestamp among those that end below `limit`."""
         return reading.newest_by_timestamp(
             list(self.appender.chunks), partitionlet, limit=limit, written=self.appender.written
         )
@@ -341,40 +345,42 @@ class ContainerLog:
         return list(self.appender.chunks)
 
     def closed_chunks(self) -> list[Chunk]:
-        """The closed ones, in position order: these can be dropped, punched and regrouped."""
+        """The closed chunks, in position order. Only closed chunks can be dropped, punched and regrouped."""
         return [chunk for chunk in list(self.appender.chunks) if chunk.body.closed]
 
     def summaries(self, chunk: Chunk) -> list[Summary]:
-        """[blocking] What a chunk holds of each partitionlet, by id, less what has been given back."""
+        """[blocking] Summaries of all partitionlets of a chunk, by id, without dead places."""
         return maintenance.summaries(chunk)
 
     def summaries_of(self, chunk: Chunk, partitionlets: Collection[int]) -> list[Summary]:
-        """[blocking] The same of some partitionlets, those that it holds; what it holds of others is not looked at."""
+        """[blocking] Summaries of those of `partitionlets` that a chunk holds, by id, without dead places. Reads
+        nothing of the others."""
         return maintenance.summaries_of(chunk, partitionlets)
 
     def lives(self, chunk: Chunk, dead: Mapping[int, int]) -> bool:
-        """[blocking] Whether a chunk holds any record that was not given back and is not below its partitionlet's first
-        kept offset in `dead`."""
+        """[blocking] Whether a chunk holds any live record that is not below its partitionlet's first kept offset in
+        `dead`."""
         return maintenance.lives(chunk, dead)
 
     def oldest(self, chunk: Chunk, *, bits: int, untimed: int) -> dict[int, int]:
-        """[blocking] By the upper bits of partitionlets' ids (id >> bits), the smallest of their largest timestamps;
-        `untimed` stands for those of records without one."""
+        """[blocking] The smallest of the partitionlets' largest timestamps for each value of `id >> bits`; records
+        without a timestamp count as `untimed`."""
         return maintenance.oldest(chunk, bits=bits, untimed=untimed)
 
     def chunks_to_close(self, committed: Position | None = None) -> list[Chunk]:
-        """Chunks that are full, synced, and end at or below `committed` (None: any), so that what may yet be cut is
-        not closed. Each stands here until `close_chunk` is through with it."""
+        """Chunks that are full, synced, and end at or below `committed` (None: at any position), so that no chunk is
+        closed that may still be cut. A chunk stays in this list until `close_chunk` has succeeded."""
         return [
             c for c in list(self.appender.closing) if committed is None or (c.end is not None and c.end <= committed)
         ]
 
     def on_sync_failed(self, callback: Callable[[SyncFailed], None]) -> None:
-        """Call it, in maintenance's thread, before `SyncFailed` is raised: the process must end (invariant 13)."""
+        """Sets a callback for a failed sync in `close_chunk`, after which the process must end (invariant 13). It is
+        called in the maintenance thread, before `SyncFailed` is raised."""
         self._sync_failed = callback
 
     def close_chunk(self, chunk: Chunk) -> None:
-        """[blocking] Gives a full chunk its footer and cuts its file to size. Raises `StorageFull`: try again later."""
+        """[blocking] Writes a full chunk's footer and truncates its file. Raises `StorageFull`: try again later."""
         with self._maintenance:
             if chunk not in self.appender.chunks:  # the log was closed meanwhile
                 return
@@ -394,20 +400,21 @@ class ContainerLog:
         return needs_regroup(chunk.body)
 
     def has_room_to_regroup(self, chunk: Chunk, *, leave: int) -> bool:
-        """[blocking] Whether the disk has room for what still lives in a closed chunk once more, and `leave` bytes."""
+        """[blocking] Whether the disk has room for a copy of a closed chunk's live frames and `leave` bytes besides."""
         disk = os.statvfs(self.folder)
         return disk.f_bavail * disk.f_frsize - maintenance.live_bytes(chunk) >= leave
 
     def regroup_command(self, chunk: Chunk, *, pauses_s: float = 0.0) -> list[str]:
-        """The helper process that regroups a closed chunk; `reopen_chunk` when it has ended with 0.
+        """The command of a child process that regroups a closed chunk; call `reopen_chunk` when it has exited with 0.
 
-        `pauses_s`: for so long in all it may leave the disk to others.
+        `pauses_s`: seconds in total for which the process may pause to leave the disk to others.
         """
         program = [sys.executable, "-m", "headrace.log.regroup"]
         return [*program, str(self.folder), str(chunk.start), f"{pauses_s:.3f}", str(os.getpid())]
 
     def reopen_chunk(self, chunk: Chunk) -> None:
-        """[blocking] Takes up the file that a regroup left, in the place of a closed chunk's that is still there."""
+        """[blocking] Replaces a closed chunk's file by the one that a regroup wrote; removes that if the chunk is gone
+        from the log."""
         with self._maintenance:
             if chunk not in self.appender.chunks or not chunk.body.closed:
                 regroup.drop(chunk.path)
@@ -415,14 +422,14 @@ class ContainerLog:
                 regroup.take_up(chunk)
 
     def drop_chunk(self, chunk: Chunk) -> None:
-        """[blocking] Removes a closed chunk with all that it holds. Raises OSError, and `StorageFull` where there is no
-        room for its mark: try again later."""
+        """[blocking] Removes a closed chunk with all its frames. Raises OSError, and `StorageFull` if the disk has no
+        room for the chunk's mark: try again later."""
         with self._maintenance:
             if not chunk.body.closed:
                 raise ValueError(f"{chunk}: only closed chunks can be dropped")
             if chunk in self.appender.chunks and chunk.end is not None:
                 maintenance.drop(chunk, chunk.end)
-                self.appender.chunks.remove(chunk)  # afterwards: what fails is tried again
+                self.appender.chunks.remove(chunk)  # after the drop, so that a failed drop is tried again
 
     def trim(self, until: Position) -> None:
         """[blocking] Drops the closed chunks that lie wholly below `until`."""
@@ -431,14 +438,15 @@ class ContainerLog:
                 self.drop_chunk(chunk)
 
     def punchable(self, chunk: Chunk, dead: Mapping[int, int]) -> int:
-        """[blocking] Bytes of frames that `punch` would newly give up; what shares a block with live ones stays."""
+        """[blocking] Bytes of frames that `punch` would newly give up. Fewer may be freed: blocks shared with live
+        frames stay."""
         return maintenance.punchable(chunk.body, dead)
 
     def punch(self, chunk: Chunk, dead: Mapping[int, int]) -> int:
-        """[blocking] Gives back what a closed chunk holds of partitionlets below their first kept offset.
+        """[blocking] Frees the space of a closed chunk's frames below the partitionlets' first kept offsets in `dead`.
 
-        Idempotent, and crash-safe: what is dead is recorded before the bytes go. Returns the bytes freed. Raises
-        `StorageFull` when there is no room even for that record.
+        Idempotent and crash-safe: the dead offsets are recorded before space is freed. Returns the bytes freed. Raises
+        `StorageFull` if the disk has no room even for that record.
         """
         with self._maintenance:
             if not chunk.body.closed:
@@ -446,13 +454,13 @@ class ContainerLog:
             return maintenance.punch(chunk, dead) if chunk in self.appender.chunks else 0
 
     def forget_tail(self) -> None:
-        """Keep no batches in memory, until more come: they are read from the files."""
+        """Empties the cache of the newest batches; until new ones are appended, all are read from the files."""
         self.appender.tail.forget()
 
     def close(self) -> None:
-        """[blocking] Writes what is pending, and lets go of the files. No read may be under way or follow.
+        """[blocking] Writes what is pending and releases the files. No read may be in progress or follow.
 
-        Maintenance that is under way is waited for; what comes later does nothing.
+        Waits for maintenance in progress; later maintenance does nothing.
         """
         self.appender.finish()
         with self._maintenance:

@@ -1,11 +1,11 @@
-"""Taking back what a log must not keep: `cut` at a position, `reset` to nothing. On a log that is not open.
+"""Removal of frames that a log must not keep: `cut` at a position, `reset` to an empty log. Only if it is not open.
 
-Each writes a mark (folder.py) durably before it changes anything, and removes it when all is done. A start that meets
-a mark does the whole of it once more, so a crash at any step is as if it had come before or after.
+Both write a mark (folder.py) durably before they change anything, and remove it at the end. A start that finds a mark
+repeats the whole operation, so a crash at any step has the effect of a crash before or after the operation.
 
-Of what is cut nothing is left that could be taken for a frame, a checkpoint or a producer's batch again (invariant 9):
-files wholly above the position are removed, the rest of the one in which it lies is zeroed or gone, its checkpoints
-above it are gone, and everything that a start knows comes from what is left.
+Nothing of the removed frames can later be taken for a frame, a checkpoint or a producer's batch (invariant 9): files
+wholly above the position are removed, the end of the file that contains the position is zeroed or gone, checkpoints
+above the position are gone, and all that a start knows comes from the remaining files.
 """
 
 import os
@@ -52,7 +52,7 @@ _GAP: Final = int(FrameType.GAP)
 
 
 def reset(folder: Path, begin: int) -> None:
-    """Removes all that a log holds; it is empty then, and starts at position `begin`."""
+    """Empties a log; it starts at position `begin` afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     pending = marks_in(folder, RESET)
     if pending:
@@ -70,7 +70,7 @@ def cut(folder: Path, position: int) -> None:
 
 
 def finish(folder: Path) -> None:
-    """At a start too: ends what was begun."""
+    """Carries out every reset and cut that has a mark; called at a start too."""
     for begin in marks_in(folder, RESET):
         _empty(folder)
         with synced_folder(folder):
@@ -82,7 +82,8 @@ def finish(folder: Path) -> None:
 
 
 def frame_ends_at(chunk: Chunk, position: int) -> bool:
-    """Whether a frame of `chunk` ends at `position`, which lies within it (or what was given back may end there)."""
+    """Whether a frame of `chunk` ends at `position`, which lies within the chunk. True in freed space too, where a gap
+    frame may end anywhere."""
     place = position - chunk.start
     at = chunk.start
     if not chunk.body.regrouped:
@@ -155,19 +156,20 @@ def _cut_open(path: Path, *, start: int, place: int) -> None:
 
 
 def _cut_closed(chunk: Chunk, position: int) -> None:
-    """It is open again, in a new file: its readers have the footer mapped, and go on with the old one."""
+    """Replaces a closed chunk by an open one in a new file, since readers may have the old file's footer mapped."""
     body = chunk.body
     if body.regrouped or body.dead.as_mapping():
-        chunk.index_path.unlink(missing_ok=True)  # its places would be others'; the next start makes an index
+        chunk.index_path.unlink(missing_ok=True)  # the frames change their places; the next start rebuilds the index
     else:
         _cut_index(chunk.index_path, body.parts, start=chunk.start, place=position - chunk.start)
-    _lay_out_anew(chunk, position)
+    _rewrite_as_open(chunk, position)
 
 
 def _cut_index(index: Path, parts: Iterable[Part], *, start: int, place: int) -> int:
-    """Makes those of `parts` that end at or below `place` the checkpoints, and says where they end.
+    """Writes those of `parts` that end at or below `place` as the chunk's checkpoints; returns the place of their end.
 
-    In a new file, as readers may have the old one mapped. Without room for it there is none, and a start scans more.
+    Writes a new file, as readers may have the old one mapped. If the disk has no room, there are no checkpoints, and a
+    start scans more.
     """
     kept = [part for part in parts if isinstance(part, Segment) and part.end <= place]
     for part in kept:
@@ -181,8 +183,8 @@ def _cut_index(index: Path, parts: Iterable[Part], *, start: int, place: int) ->
 
 
 def _end_gap(fd: int, at: int, *, start: int, place: int) -> None:
-    """Has a gap frame that reaches over `place` end there. From place `at` on are whole frames, but for a gap's header
-    that a crash may have torn in this place.
+    """Shortens a gap frame that reaches over `place` so that it ends there. From place `at` on all frames are whole,
+    except for the header of that gap frame, which a crash may have torn during an earlier attempt.
     """
     while at < place:
         header = read_exactly(fd, FILE_HEAD_BYTES + at, HEADER_BYTES)
@@ -192,13 +194,13 @@ def _end_gap(fd: int, at: int, *, start: int, place: int) -> None:
             write_all(fd, FILE_HEAD_BYTES + at, [ended])
             return
         if length < HEADER_BYTES:
-            return  # damage: the next start says so
+            return  # damage: the next start reports it
         at += length
 
 
-def _lay_out_anew(chunk: Chunk, position: int) -> None:
-    """Writes the frames below `position` to their places in a new file, gap frames for what was given back, and puts
-    it in the chunk's place, open."""
+def _rewrite_as_open(chunk: Chunk, position: int) -> None:
+    """Writes the frames below `position` to their original places in a new file, with gap frames for freed space, and
+    replaces the chunk's file by it. The chunk is open then."""
     temporary = chunk.path.with_name(chunk.path.name + ".tmp")
     with synced_folder(chunk.path.parent), full_disk_as_storage_full(temporary):
         file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -208,7 +210,7 @@ def _lay_out_anew(chunk: Chunk, position: int) -> None:
             at = chunk.start
             while at < position:
                 frames = read_frames([chunk], at, until=position, max_bytes=_PIECE_BYTES, layouts=layouts)
-                for buffer in frames:  # frames side by side, or a gap's header at the end
+                for buffer in frames:  # contiguous frames; the last one may be a gap frame's header
                     _, _, _, _, first, *_ = HEADER.unpack_from(buffer)
                     write_all(file.fd, FILE_HEAD_BYTES + first - chunk.start, [buffer])
                 at = frames.end

@@ -1,15 +1,15 @@
-"""What has been given back of a chunk: the file `<start>.dead`.
+"""The dead offsets of a chunk, whose space has been freed: the file `<start>.dead`.
 
     head      64 bytes, kind b"DEAD" (files.py)
-    64  u32   crc         CRC-32C of what follows
+    64  u32   crc         CRC-32C of all bytes from 68 on
     68  u32   zero
-    72  u64   count       entries E
-    80  E x i64           partitionlet, rising
+    72  u64   count       number of entries E
+    80  E x i64           partitionlet, ascending
         E x i64           first offset that is kept
 
-A place of such a partitionlet that ends below its first kept offset is gone, whether or not its bytes still are there.
-The file is written, whole and durably, before any byte goes, so a crash in between leaves bytes that nobody reads.
-It names offsets, not bytes, so it stays true when the chunk is regrouped.
+A place of a listed partitionlet that ends below the first kept offset is dead, whether or not its bytes still exist.
+The file is written whole and durably before any space is freed, so a crash in between leaves bytes that nobody reads.
+The file names offsets, not bytes, so it stays valid when the chunk is regrouped.
 """
 
 import os
@@ -30,7 +30,7 @@ _COUNT: Final = struct.Struct("<II Q")
 
 
 class DeadOffsets:
-    """First kept offset by partitionlet. Immutable."""
+    """The first kept offset of each partitionlet that has dead places. Immutable."""
 
     __slots__ = ("_kept", "_partitionlets")
 
@@ -42,13 +42,13 @@ class DeadOffsets:
         return bool(self._partitionlets)
 
     def first_kept(self, partitionlet: int) -> int:
-        """Places that end below this are gone; 0 where nothing is."""
+        """The first kept offset of a partitionlet; places that end below it are dead. 0: nothing is dead."""
         row = bisect_left(self._partitionlets, partitionlet)
         found = row < len(self._partitionlets) and self._partitionlets[row] == partitionlet
         return self._kept[row] if found else 0
 
     def merged(self, more: Mapping[int, int]) -> "DeadOffsets":
-        """Both; the higher offset wins, so what is gone stays gone."""
+        """The union of both; the higher offset wins, so dead places stay dead."""
         kept = self.as_mapping()
         for partitionlet, first in more.items():
             if first > kept.get(partitionlet, 0):
@@ -56,7 +56,7 @@ class DeadOffsets:
         return DeadOffsets(kept)
 
     def as_mapping(self) -> dict[int, int]:
-        """A copy."""
+        """A copy of the offsets as {partitionlet: first kept offset}."""
         return dict(zip(self._partitionlets, self._kept, strict=True))
 
     def __eq__(self, other: object) -> bool:
@@ -65,7 +65,7 @@ class DeadOffsets:
     __hash__ = None  # type: ignore[assignment]
 
     def store(self, path: Path, *, start: int) -> None:
-        """Replaces the file, durably. Raises `StorageFull`; then the old one stands."""
+        """Replaces the file durably. Raises `StorageFull`, and the old file remains then."""
         columns = self._partitionlets.tobytes() + self._kept.tobytes()
         rest = _COUNT.pack(0, 0, len(self._partitionlets))[4:] + columns
         crc = crc32c(rest).to_bytes(4, "little")
@@ -73,7 +73,7 @@ class DeadOffsets:
 
     @classmethod
     def load(cls, path: Path) -> "DeadOffsets":
-        """Reads the file; none there: nothing is gone. Raises `CorruptLog`."""
+        """Reads the file; without a file nothing is dead. Raises `CorruptLog`."""
         try:
             file = OpenFile.open(path, os.O_RDONLY)
         except FileNotFoundError:

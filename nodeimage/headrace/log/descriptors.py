@@ -1,11 +1,12 @@
-"""File descriptors, of which a process has so many: what is kept open, and what it means that there is none left.
+"""File descriptors, a limited resource: which files stay open, and what happens when no descriptor is left.
 
-A file that is read now and then need not stay open: `OpenedFiles` holds those that were used last, within a number.
-It decides by their second chance (the "clock" of page caches), so that a use costs no lock. It is the process's, as the
-limit is: logs come and go, and share it.
+A file that is read now and then need not stay open: `OpenedFiles` keeps the most recently used ones open, up to a
+limit. It chooses the files to close by the second-chance ("clock") algorithm of page caches, so that using a file takes
+no lock. There is one such object for the process, as the limit is the process's, and all logs share it.
 
-EMFILE (the process's limit), ENFILE (the machine's) and ENOMEM of a call that opens or maps say nothing of a disk and
-nothing of a file: `OutOfDescriptors` puts things off, as a full disk does. They never count as damage or as a failure.
+EMFILE (the process's limit), ENFILE (the machine's) and ENOMEM from a call that opens or maps a file say nothing about
+the disk or the file: they become `OutOfDescriptors`, and the operation is put off, as with a full disk. They never
+count as damage or as a failure.
 
 Knows nothing of what the files hold.
 """
@@ -24,19 +25,19 @@ from headrace.base.errors import OutOfDescriptors
 
 _LACKING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 DEFAULT_OPENED: Final = 128
-"""Files that a process keeps open which has said nothing else; a node does (descriptor_plan.py)."""
+"""Files kept open by a process that sets no limit of its own; a node sets one (descriptor_plan.py)."""
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
-    """Whether a call that opens or maps a file, or makes a socket, failed for want of descriptors, or of memory in the
-    kernel."""
+    """Whether a call that opens or maps a file, or creates a socket, failed for want of descriptors or of kernel
+    memory."""
     return isinstance(error, OSError) and error.errno in _LACKING
 
 
 @contextmanager
 def put_off_without_descriptors(what: Path | str) -> Iterator[None]:
-    """Turns EMFILE, ENFILE and ENOMEM into `OutOfDescriptors`. For what opens and reads; a write or a sync that fails
-    is another matter."""
+    """Turns EMFILE, ENFILE and ENOMEM into `OutOfDescriptors`. For opening and reading only, not for writes and syncs:
+    a failure of those means something else."""
     try:
         yield
     except OutOfDescriptors:
@@ -48,7 +49,7 @@ def put_off_without_descriptors(what: Path | str) -> Iterator[None]:
 
 
 def are_lacking() -> bool:
-    """[blocking] Whether nothing can be opened right now: for libraries whose errors do not say why."""
+    """[blocking] Whether no file can be opened right now. For libraries whose errors do not give the reason."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
@@ -57,12 +58,13 @@ def are_lacking() -> bool:
 
 
 def out_of_descriptors(what: Path | str, error: OSError) -> OutOfDescriptors:
-    """What is raised for `error` where `what` could not be opened."""
+    """The exception to raise for `error` when `what` could not be opened."""
     return OutOfDescriptors(f"{what} cannot be opened for now: {error.strerror}. It goes on when there are some again.")
 
 
 def open_descriptor(path: Path, flags: int, mode: int = 0o640) -> int:
-    """As os.open. Files that are only kept open make way. Raises `OutOfDescriptors`."""
+    """As os.open; if no descriptor is left, it closes files that are only kept open for later, and tries once more.
+    Raises `OutOfDescriptors`."""
     try:
         return os.open(path, flags | os.O_CLOEXEC, mode)
     except OSError as error:
@@ -74,8 +76,8 @@ def open_descriptor(path: Path, flags: int, mode: int = 0o640) -> int:
 
 
 def listing(folder: Path) -> list[Path]:
-    """What lies in a folder. Raises OSError, `OutOfDescriptors`; `Path.glob` takes a folder that cannot be opened for
-    an empty one, on newer versions of Python."""
+    """The paths in a folder. Raises OSError, `OutOfDescriptors`; `Path.glob` of newer Python versions would treat a
+    folder that cannot be opened as empty."""
     try:
         names = os.listdir(folder)
     except OSError as error:
@@ -88,21 +90,21 @@ def listing(folder: Path) -> list[Path]:
 
 
 class KeptOpen(Protocol):
-    """A file that can be closed at any time, and is opened again when it is used."""
+    """A file that can be closed at any time, and is reopened when it is used."""
 
     recent: bool
-    """It was used since this was last set to False."""
+    """Whether the file was used since this was last set to False."""
 
     def let_go(self) -> bool:
-        """Close; who reads goes on reading. False: not now, as it is being opened."""
+        """Closes the file, unless readers hold it open. False: not possible now, as the file is being opened."""
 
 
 class OpenedFiles:
-    """Those that are open for later. Thread-safe."""
+    """The files that stay open for later use. Thread-safe."""
 
     def __init__(self, most: int = DEFAULT_OPENED) -> None:
         self.most = most
-        """So many at a time."""
+        """The maximum number of files kept open."""
         self._files: deque[weakref.ref[KeptOpen]] = deque()
         self._lock = threading.Lock()
 
@@ -110,18 +112,19 @@ class OpenedFiles:
         return len(self._files)
 
     def limit(self, most: int) -> None:
-        """Keep so many open at a time, from the next one that is opened on."""
+        """Sets the maximum number of files kept open; it takes effect when the next file is opened."""
         self.most = most
 
     def opened(self, file: KeptOpen) -> None:
-        """`file` was opened, and stays so until others need its place. Only a weak reference to it is held."""
+        """Registers `file`, which was just opened; it stays open until others need its place. Holds only a weak
+        reference to it."""
         with self._lock:
             self._files.append(weakref.ref(file))
             found = self._oldest(len(self._files) - self.most)
         self._let_go(found)
 
     def make_way(self) -> None:
-        """Something else needs descriptors: half of what is open goes, those not used lately first."""
+        """Closes half of the files, the least recently used first, since something else needs descriptors."""
         with self._lock:
             found = self._oldest(-(-len(self._files) // 2))
         self._let_go(found)
@@ -133,7 +136,8 @@ class OpenedFiles:
                     self._files.append(weakref.ref(each))
 
     def _oldest(self, count: int) -> list[KeptOpen]:
-        """Takes out so many. One that was used since the last look goes behind all others, once."""
+        """Removes `count` files from the queue and returns those that still exist. A file used since it was last
+        examined is moved to the end of the queue instead, once."""
         found: list[KeptOpen] = []
         chances = len(self._files)
         while count > 0 and self._files:
@@ -151,4 +155,4 @@ class OpenedFiles:
 
 
 OPENED: Final = OpenedFiles()
-"""This process's."""
+"""The files that this process keeps open."""

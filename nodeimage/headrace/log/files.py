@@ -1,4 +1,4 @@
-"""Files as the log needs them: whole writes and reads, preallocation, holes, the head that every file carries.
+"""File operations of the log: complete writes and reads, preallocation, holes, and the head of every file.
 
     offset  type  field
          0  8s    magic    b"HEADRACE"
@@ -11,10 +11,10 @@
 
 The head's layout is the same in every version, so that an older Headrace can tell a newer format from damage.
 
-Knows nothing of what the files hold beyond that head. An `OSError` for a full disk becomes `StorageFull`, one for want
-of descriptors `OutOfDescriptors`, one for bytes that the disk cannot read any more `CorruptLog`; every other one
-propagates. File systems find damage to what they keep
-of a file itself (its inode) where it is opened, looked up or removed: see `lost_as_corrupt_log`.
+Knows nothing of the files' contents beyond that head. An `OSError` for a full disk becomes `StorageFull`, one for want
+of descriptors `OutOfDescriptors`, one for bytes that the disk can no longer read `CorruptLog`; all others propagate.
+File systems notice damage to a file's own metadata (its inode) when the file is opened, looked up or removed: see
+`lost_as_corrupt_log`.
 """
 
 import ctypes
@@ -46,11 +46,12 @@ _IOV_MAX: Final = os.sysconf("SC_IOV_MAX")
 _SMALL_BUFFER: Final = 4096
 _JOIN_BYTES: Final = 4 << 20
 _ONE_CALL_BYTES: Final = 16 << 20
-"""Linux writes at most 2 GiB in one call; far below that a short write is rare enough to do all of it again."""
+"""The most that is written by one system call. Linux writes at most 2 GiB per call; far below that limit, short writes
+are so rare that the whole write can be repeated."""
 _WRITTEN_BACK: Final = 1 << 20
 
 _ROOM_BYTES: Final = 4096
-"""Files that are written over grow in such steps."""
+"""Step in which files that are overwritten in place grow."""
 
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
@@ -61,7 +62,7 @@ _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 
 
 class OpenFile:
-    """A file descriptor that closes when the last reader lets go of this object."""
+    """A file descriptor that closes when the last reference to this object is dropped."""
 
     __slots__ = ("fd",)
 
@@ -91,8 +92,8 @@ class FileHead(NamedTuple):
 
 
 def read_head(fd: int, path: Path, kind: bytes) -> FileHead:
-    """The head of an open file. Raises `NewerFormat` for a version that this one does not know, `CorruptLog` for
-    anything but ours.
+    """The head of an open file. Raises `NewerFormat` for a format version that this program does not know, `CorruptLog`
+    if the file is damaged or not a file of kind `kind`.
     """
     raw = _pread(fd, FILE_HEAD_BYTES, 0)
     if len(raw) < FILE_HEAD_BYTES:
@@ -124,10 +125,11 @@ def full_disk_as_storage_full(what: Path) -> Iterator[None]:
 
 @contextmanager
 def lost_as_corrupt_log() -> Iterator[None]:
-    """Turns what says that the disk cannot read a file any more into `CorruptLog`, where it was asked for by its name.
+    """Turns an error that says that the disk can no longer read a file into `CorruptLog`, if the call named a path.
 
-    Then the file system had to look it up. Of an open file reads say so themselves; a write or a sync that fails is no
-    damage (invariant 13). A disk that cannot be reached at all says the same; but it lets nothing be renamed either.
+    Only then the file system had to look the file up. Reads of an open file raise `CorruptLog` themselves, and a failed
+    write or sync is not damage (invariant 13). A disk that cannot be reached at all gives the same errors, but it does
+    not allow renames either.
     """
     try:
         yield
@@ -138,10 +140,10 @@ def lost_as_corrupt_log() -> Iterator[None]:
 
 
 def write_and_sync(fd: int, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-    """Writes `buffers` as `write_all`; they are on the disk, as after `fdatasync`, when it returns.
+    """Writes `buffers` as `write_all` does, and syncs them: they are on the disk on return, as after `fdatasync`.
 
-    What one call to the kernel can take is written and synced by that call: between two calls the writer's thread
-    would wait for the interpreter, which a busy loop lets go of once in a switch interval.
+    If one system call can take all of them, that call writes and syncs: between two calls the writer thread would wait
+    for the interpreter lock, which a busy event loop releases only once per switch interval.
     """
     group = for_one_call(buffers)
     if group is not None:
@@ -158,15 +160,15 @@ def write_and_sync(fd: int, offset: int, buffers: Sequence[bytes | bytearray | m
 
 
 def for_one_call(buffers: Sequence[bytes | bytearray | memoryview]) -> Sequence[bytes | bytearray | memoryview] | None:
-    """The same bytes in as many pieces as one call to the kernel takes; None: they are too many for that."""
+    """The same bytes in so few pieces that one system call can write them; None if that is not possible."""
     group = _joined(buffers)
     return group if len(group) <= _IOV_MAX and sum(map(len, group)) <= _ONE_CALL_BYTES else None
 
 
 def write_all(fd: int, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
-    """Writes `buffers` one behind the other from `offset` on, in groups of at most IOV_MAX. Returns the bytes written.
+    """Writes `buffers` contiguously from `offset` on, in groups of at most IOV_MAX. Returns the bytes written.
 
-    Many small buffers are joined first: one copy is cheaper than a thousand vectors.
+    Many small buffers are joined first, as one copy is cheaper than a thousand I/O vectors.
     """
     written = 0
     for at in range(0, len(buffers), _IOV_MAX):
@@ -187,7 +189,7 @@ def _joined(buffers: Sequence[bytes | bytearray | memoryview]) -> Sequence[bytes
 
 
 def read_exactly(fd: int, offset: int, length: int) -> bytes:
-    """`length` bytes from `offset` on; fewer only where the file ends. Raises `CorruptLog` where a disk lost some."""
+    """`length` bytes from `offset` on; fewer only at the file's end. Raises `CorruptLog` if they are unreadable."""
     piece = _pread(fd, length, offset)
     if len(piece) == length or not piece:
         return piece
@@ -200,7 +202,7 @@ def read_exactly(fd: int, offset: int, length: int) -> bytes:
 
 
 def will_need(fd: int, offset: int, length: int) -> bool:
-    """Have the kernel begin to read `length` bytes from `offset` on; False: it takes no such advice."""
+    """Asks the kernel to start reading `length` bytes from `offset` on; False: the kernel rejects such advice."""
     try:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
     except OSError:
@@ -209,9 +211,10 @@ def will_need(fd: int, offset: int, length: int) -> bool:
 
 
 def mapped(fd: int, offset: int, length: int, *, what: str) -> memoryview:
-    """`length` bytes from `offset` on, mapped. They are on the disk: `touch` them first. Raises `OutOfDescriptors`.
+    """`length` bytes from `offset` on, mapped into memory. Raises `OutOfDescriptors`.
 
-    Before Python 3.13 a mapping holds a descriptor of its own.
+    Call `touch` before using bytes that may be on the disk only. Before Python 3.13 a mapping holds a descriptor of its
+    own.
     """
     skipped = offset % mmap.ALLOCATIONGRANULARITY
     with put_off_without_descriptors(what):
@@ -223,9 +226,9 @@ def mapped(fd: int, offset: int, length: int, *, what: str) -> memoryview:
 
 
 def touch(fd: int, offset: int, length: int) -> None:
-    """Have the disk read what is about to be used in a mapped file: what it cannot read would end the process there.
+    """Reads bytes that are about to be used in a mapped file: an unreadable byte there would kill the process.
 
-    Raises `CorruptLog`.
+    Raises `CorruptLog` if the disk cannot read them.
     """
     end = offset + length
     while offset < end and (piece := _pread(fd, min(end - offset, _TOUCHED), offset)):
@@ -233,7 +236,7 @@ def touch(fd: int, offset: int, length: int) -> None:
 
 
 def is_lost(error: OSError) -> bool:
-    """Whether something failed since the disk cannot read a file any more: there is no use in trying again."""
+    """Whether the error says that the disk can no longer read a file, so that a retry is useless."""
     return error.errno in _LOST
 
 
@@ -260,9 +263,9 @@ def _raise_lost(fd: int, offset: int, error: OSError) -> None:
 
 
 def sync_file(fd: int) -> None:
-    """Has the disk keep what was written to an open file.
+    """Syncs an open file.
 
-    Raises `SyncFailed` (invariant 13), for want of room `OSError`: what was written has to be written again.
+    Raises `SyncFailed` (invariant 13), or `OSError` for want of room: the data must be written again then.
     """
     try:
         os.fsync(fd)
@@ -274,9 +277,10 @@ def sync_file(fd: int) -> None:
 
 
 def write_back(path: Path) -> None:
-    """[blocking] Write all that a file holds over itself, and sync it. Holes stay. Raises `SyncFailed`, `CorruptLog`.
+    """[blocking] Overwrites a file with its own content and syncs it. Holes stay. Raises `SyncFailed`, `CorruptLog`.
 
-    For a file that nobody else writes to: what a sync failed on the page cache calls clean, and a sync does nothing.
+    Needed after a failed sync, after which the page cache counts the data as clean, so that another sync does nothing.
+    Nothing else may write to the file meanwhile.
     """
     file = OpenFile.open(path)
     fd, at, size = file.fd, 0, os.fstat(file.fd).st_size
@@ -299,9 +303,9 @@ def write_back(path: Path) -> None:
 
 @contextmanager
 def synced_folder(folder: Path) -> Iterator[None]:
-    """Names that are made, renamed or removed in `folder` within are durable behind it.
+    """Makes names that are created, renamed or removed in `folder` within this context durable at its end.
 
-    The folder is opened first: raises `OutOfDescriptors` before anything has been done.
+    Opens the folder first, so that it raises `OutOfDescriptors` before anything has been done.
     """
     opened = OpenFile.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     yield
@@ -309,14 +313,15 @@ def synced_folder(folder: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names made, renamed or removed in `folder` durable. Raises `OutOfDescriptors`: then it must be done again,
-    so where that is not done anyway, `synced_folder` is to be used."""
+    """Makes names that were created, renamed or removed in `folder` durable. Raises `OutOfDescriptors`, and must be
+    called again then; callers that do not retry use `synced_folder`."""
     with synced_folder(folder):
         pass
 
 
 def replace_file(path: Path, content: Sequence[bytes | memoryview]) -> None:
-    """Makes `path` hold `content`, all or nothing, also over a crash. Raises `StorageFull`; then nothing changed."""
+    """Replaces the content of `path` atomically, also if the process crashes. Raises `StorageFull`; nothing has changed
+    then."""
     temporary = path.with_name(path.name + ".tmp")
     with synced_folder(path.parent):
         with full_disk_as_storage_full(path):
@@ -331,11 +336,11 @@ def replace_file(path: Path, content: Sequence[bytes | memoryview]) -> None:
 
 
 def rewrite_file(path: Path, content: bytes) -> None:
-    """As `replace_file`, for a small file that must be written on a full disk too: two files take turns, and the one
-    that held the content before the last is written over, as `path` with `.room` behind it.
+    """As `replace_file`, for a small file that must be written even if the disk is full: two files take turns, and the
+    one with the content before the last, whose name is `path` with the suffix `.room`, is overwritten.
 
-    `content` is filled up with blanks. Raises `StorageFull` where it needs more room than ever before, and there is
-    none; then nothing changed.
+    `content` is padded with blanks. Raises `StorageFull` if the content needs more room than ever before and the disk
+    has none; nothing has changed then.
     """
     room = path.with_name(path.name + ".room")
     former = path.with_name(path.name + ".tmp")
@@ -352,12 +357,12 @@ def rewrite_file(path: Path, content: bytes) -> None:
             try:
                 _write_over(room, b"")
             except StorageFull:
-                pass  # the next time needs room, then
+                pass  # then the next call needs room
 
 
 def _write_over(room: Path, content: bytes) -> None:
     if room.exists() and room.stat().st_nlink > 1:
-        room.unlink()  # after a crash both names may mean the file that counts; and a copy may be made of links
+        room.unlink()  # after a crash both names may lead to the current file; and a backup may consist of hard links
     with full_disk_as_storage_full(room):
         file = OpenFile.open(room, os.O_RDWR | os.O_CREAT)
         had = os.fstat(file.fd).st_size
@@ -372,13 +377,13 @@ def _write_over(room: Path, content: bytes) -> None:
 
 
 def zero_range(fd: int, start: int, end: int) -> None:
-    """Makes bytes `start` to `end` read as zeros, the blocks staying allocated where the filesystem can do so."""
+    """Makes bytes `start` to `end` read as zeros; their blocks stay allocated if the filesystem supports that."""
     if end <= start:
         return
     if _fallocate(fd, _ZERO_RANGE | _KEEP_SIZE, start, end - start) == 0:
         return
     at = start
-    while at < end:  # no ZERO_RANGE here (tmpfs, overlay): zeros over what has ever been written
+    while at < end:  # the filesystem has no ZERO_RANGE (tmpfs, overlay): write zeros over all written data
         try:
             data = _lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
@@ -392,9 +397,9 @@ def zero_range(fd: int, start: int, end: int) -> None:
 
 
 def punch_hole(fd: int, start: int, end: int) -> bool:
-    """Gives the blocks wholly within `start` to `end` back to the filesystem. False: it has no holes.
+    """Returns the blocks wholly within `start` to `end` to the filesystem. False: the filesystem has no holes.
 
-    Raises `StorageFull`: a file in more pieces takes room itself.
+    Raises `StorageFull`, since a more fragmented file may itself need room.
     """
     if _fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, end - start) == 0:
         return True

@@ -1,19 +1,19 @@
-"""The names in a container's folder.
+"""The file names in a container's folder.
 
     <start>.chunk          a chunk; <start> is the position of its first frame, 20 digits
     <start>.index          the checkpoints of a chunk that is not closed yet
-    <start>.dead           what has been given back of a closed chunk
-    <start>-<end>.dropped  an empty mark: the chunk of these positions was dropped, it is not lost
-    <position>.begin       an empty mark: the log is empty and starts there; means nothing once there is a chunk
-    <position>.reset       an empty mark: all is being removed, to start there (cutting.py)
-    <position>.cut         an empty mark: all at or above is being removed (cutting.py)
+    <start>.dead           the dead offsets of a closed chunk (dead.py)
+    <start>-<end>.dropped  an empty mark: the chunk of these positions was dropped, not lost
+    <position>.begin       an empty mark: the log is empty and starts there; meaningless once a chunk exists
+    <position>.reset       an empty mark: the log is being emptied, and starts there afterwards (cutting.py)
+    <position>.cut         an empty mark: all frames at or above the position are being removed (cutting.py)
     synced                 how far the log was synced (synced_mark.py)
-    *.tmp                  half-made files, removed at a start
+    *.tmp                  unfinished files, removed at a start
 
-A drop makes its mark first, then removes the chunk: one with a mark is no part of the log any more. So a crash in
-between is finished at the next start, or at a later one where the disk does not let the file go. Marks below the oldest
-chunk go, once the files of their own chunks have; the others stay, and so does the newest file's, since it is what says
-how far positions had come.
+A drop creates its mark first and then removes the chunk: a chunk with a mark is no longer part of the log. The next
+start completes a drop that a crash interrupted, or a later start does if the disk does not allow removing the file yet.
+Marks below the oldest chunk are removed once the files of their own chunks are. All other marks stay, also the last one
+when no chunk is left, since it alone says how far positions had advanced.
 """
 
 import os
@@ -36,7 +36,8 @@ CUT: Final = "cut"
 
 @dataclass(slots=True)
 class Names:
-    """What lies in a folder: starts of chunks and their companions, and (start, end) of dropped chunks."""
+    """The files in a folder: the starts of chunks, of their indexes and of their dead offsets, and the {start: end} of
+    dropped chunks."""
 
     chunks: set[int] = field(default_factory=set)
     indexes: set[int] = field(default_factory=set)
@@ -45,23 +46,23 @@ class Names:
 
 
 def chunk_path(folder: Path, start: int) -> Path:
-    """Named after the position of its first frame."""
+    """The path of the chunk whose first frame has the position `start`."""
     return folder / f"{start:020d}.chunk"
 
 
 def mark_path(folder: Path, position: int, kind: str) -> Path:
-    """The mark of a log's begin, or of a reset or cut under way."""
+    """The path of a mark: of an empty log's begin, or of a reset or cut in progress."""
     return folder / f"{position:020d}.{kind}"
 
 
 def make_mark(folder: Path, position: int, kind: str) -> None:
-    """Makes a mark, durably."""
+    """Creates a mark, durably."""
     with synced_folder(folder):
         OpenFile.open(mark_path(folder, position, kind), os.O_WRONLY | os.O_CREAT)
 
 
 def marks_in(folder: Path, kind: str) -> list[int]:
-    """The positions that marks of one kind name, rising."""
+    """The positions in the names of all marks of one kind, ascending."""
     return sorted(int(path.stem) for path in listing(folder) if re.fullmatch(rf"\d{{20}}\.{kind}", path.name))
 
 
@@ -70,7 +71,7 @@ def drop_mark_path(folder: Path, start: int, end: int) -> Path:
 
 
 def names_in(folder: Path) -> Names:
-    """Lists a folder. Files of other names are not ours and left alone."""
+    """Lists a folder. Files with unknown names are ignored."""
     names = Names()
     for path in listing(folder):
         match = _NAME.fullmatch(path.name)
@@ -90,8 +91,8 @@ def names_in(folder: Path) -> Names:
 
 
 def tidy(folder: Path) -> Names:
-    """At a start: removes half-made files and finishes drops that a crash cut short. Where the file of one cannot be
-    removed, it stays, and so does its mark."""
+    """At a start: removes unfinished files and completes drops that a crash interrupted. If a dropped chunk's file
+    cannot be removed, it stays, and so does its mark."""
     for path in listing(folder):
         if path.suffix == ".tmp":
             path.unlink(missing_ok=True)
@@ -111,7 +112,7 @@ def tidy(folder: Path) -> Names:
 
 
 def _removed(path: Path) -> bool:
-    """Whether a file that is no part of the log any more could be removed."""
+    """Removes a file that is no longer part of the log. Returns whether that succeeded."""
     try:
         path.unlink()
     except OSError as error:
@@ -121,14 +122,14 @@ def _removed(path: Path) -> bool:
 
 
 def remove_chunk_files(folder: Path, start: int) -> None:
-    """Removes a chunk and its companions, which lead nowhere without it."""
+    """Removes a chunk together with its index and dead offsets."""
     path = chunk_path(folder, start)
     for suffix in (".chunk", ".dead", ".index"):
         path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def drop_files(folder: Path, start: int, end: int) -> None:
-    """Removes a closed chunk for good. Whoever reads it goes on reading. Where it fails, it may be done again."""
+    """Removes a closed chunk permanently. Readers that have it open can continue. After a failure call it again."""
     mark = drop_mark_path(folder, start, end)
     with synced_folder(folder), full_disk_as_storage_full(mark):
         OpenFile.open(mark, os.O_WRONLY | os.O_CREAT)
@@ -138,7 +139,7 @@ def drop_files(folder: Path, start: int, end: int) -> None:
 
 
 def _remove_old_marks(folder: Path, names: Names) -> None:
-    # A drop that failed is half done: its mark says what is missing, and so do those of what has gone behind it.
+    # A failed drop is incomplete: its mark, and the marks of chunks dropped behind it, still explain what is missing.
     oldest = min(names.chunks, default=-1)
     for start, end in list(names.dropped.items()):
         if start < oldest:

@@ -1,12 +1,12 @@
-"""Reading of whole frames by position, which one replica sends to another (reading.py reads batches by offset).
+"""Reads whole frames by position, for one replica to send to another (reading.py reads batches by offset).
 
-All of it blocks, and runs in reader threads beside appends, closing, regrouping and punching. Every checksum is
-checked, so that damage is never copied to another replica.
+All functions block, and run in reader threads concurrently with appends, closing, regrouping and punching. Every
+checksum is verified, so that damage is never copied to another replica.
 
-Where the frames of a chunk lie in the order in which they were appended, they are read from their place on. Frames that
-do not check there, and every regrouped chunk, are looked up in the chunk's `Layout`: which of its positions are still
-held, and where. Positions that no chunk holds any more come as gap frames. A gap frame may end at any position: frames
-that began before its end were given back as well.
+If the frames of a chunk lie in the order in which they were appended, they are read at the place that follows from
+their position. Frames that fail the check there, and all frames of regrouped chunks, are looked up in the chunk's
+`Layout`, which says which positions the chunk still holds, and where. Positions that no chunk holds any longer are
+returned as gap frames. A gap frame may end at any position, even within a former frame, whose space was freed as well.
 """
 
 from array import array
@@ -24,16 +24,16 @@ from headrace.log.gaps import stretches
 
 _GAP: Final = int(FrameType.GAP)
 _NEAR_BYTES: Final = 16 << 10
-"""Frames this near to each other in a regrouped chunk are fetched with one read, what lies between with them."""
+"""Frames of a regrouped chunk that are at most this many bytes apart are fetched by one read, with all between them."""
 _READ_BYTES: Final = 4 << 20
 _LOW: Final = 0xFFFFFFFF
 _COLUMN: Final = "I"
-"""Whatever counts bytes of a chunk fits in four."""
+"""Array type of a layout's columns: any count of bytes in a chunk fits in four bytes."""
 
 
 class RawFrames(list[bytes | memoryview]):
-    """Whole frames as they are stored, in position order, several to a buffer; of a gap frame the header alone, at the
-    end of its buffer. `end` is the position behind the last one."""
+    """Whole frames as they are stored, in position order, several per buffer. Of a gap frame only the header is
+    included, at the end of its buffer. `end` is the position behind the last frame."""
 
     def __init__(self, position: int) -> None:
         super().__init__()
@@ -42,8 +42,9 @@ class RawFrames(list[bytes | memoryview]):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Layout:
-    """What a chunk holds, by position (counted from the chunk's start): of a regrouped chunk frame by frame, else by
-    stretches of frames that follow each other. Of a chunk of small frames it is large: 12 bytes a frame."""
+    """Which positions (relative to the chunk's start) a chunk holds, and at which places: one row per frame for a
+    regrouped chunk, else one row per stretch of contiguous frames. Large if a regrouped chunk has small frames: 12
+    bytes per frame."""
 
     positions: "array[int]"
     places: "array[int]"
@@ -51,17 +52,17 @@ class Layout:
 
 
 class Layouts:
-    """Of the chunks that one copy reads: the newest is kept, since it comes back for the same chunk many times."""
+    """Caches the layout of the chunk that one sequential reader read last, since it reads a chunk in many calls."""
 
     __slots__ = ("_body", "_layout")
 
     def __init__(self) -> None:
         self._body: Callable[[], Body | None] = lambda: None
-        """Not held: the file of a chunk that was replaced or dropped closes."""
+        """A weak reference, so that the file of a chunk that was replaced or dropped can close."""
         self._layout: Layout | None = None
 
     def of(self, chunk: Chunk, body: Body) -> Layout:
-        """The layout of `chunk` as `body` has it. Raises `CorruptLog`."""
+        """The layout of `chunk` according to `body`. Raises `CorruptLog`."""
         if self._layout is not None and self._body() is body:
             return self._layout
         self._layout = None
@@ -72,9 +73,9 @@ class Layouts:
 
 
 def read_frames(chunks: Sequence[Chunk], position: int, *, until: int, max_bytes: int, layouts: Layouts) -> RawFrames:
-    """The frames from `position` to `until` at most that cover about `max_bytes`, at least one.
+    """The frames from `position` on, up to `until` at most, that cover about `max_bytes`, but at least one.
 
-    Both positions lie between frames, or in what was given back. Raises `CorruptLog`.
+    Both positions must lie between frames or in freed space. Raises `CorruptLog`.
     """
     found = RawFrames(position)
     while found.end < until and found.end < position + max_bytes:
@@ -90,9 +91,9 @@ def read_frames(chunks: Sequence[Chunk], position: int, *, until: int, max_bytes
                 break
         except CorruptLog:
             if chunk.body is not body:
-                continue  # given back while it was read
+                continue  # the chunk was replaced while it was read
             if found:
-                break  # what lies before the damage is sent; the next read meets it
+                break  # the frames before the damage are returned; the next read raises
             raise
     return found
 
@@ -106,7 +107,7 @@ def _add_gap(found: RawFrames, end: int, *, most: int) -> None:
 
 
 def _read_chunk(chunk: Chunk, body: Body, found: RawFrames, *, stop: int, most: int, layouts: Layouts) -> bool:
-    """Adds frames of one chunk up to place or position `stop`. False: the next one is too long to be added."""
+    """Adds frames of one chunk up to `stop`, relative to the chunk's start. False: the next frame is too long."""
     if not body.regrouped:
         before = found.end
         if not _read_in_place(chunk, body, found, stop=stop, most=most):
@@ -126,7 +127,8 @@ def _read_chunk(chunk: Chunk, body: Body, found: RawFrames, *, stop: int, most: 
 
 
 def _read_in_place(chunk: Chunk, body: Body, found: RawFrames, *, stop: int, most: int) -> bool:
-    """Adds the frames that lie where their positions say, up to the first that does not check. False as above."""
+    """Adds frames that lie at the place of their position, up to the first that fails the check. False: the next frame
+    is too long to add."""
     start = found.end - chunk.start
     window = _bytes_at(body, start, min(max(most, HEADER_BYTES), stop - start))
     at = run = 0
@@ -162,7 +164,8 @@ def _bytes_at(body: Body, place: int, length: int) -> memoryview:
 
 
 def _read_rows(chunk: Chunk, body: Body, layout: Layout, row: int, found: RawFrames, *, stop: int, most: int) -> bool:
-    """Adds the frames of a regrouped chunk from `row` of its layout on, up to what was left out. False as above."""
+    """Adds frames of a regrouped chunk from `row` of its layout on, up to the first missing position. False: the next
+    frame is too long to add."""
     positions, places, lengths = layout.positions, layout.places, layout.lengths
     first, at, size = row, positions[row], 0
     while row < len(positions) and positions[row] == at and at + lengths[row] <= stop:
@@ -179,17 +182,17 @@ def _read_rows(chunk: Chunk, body: Body, layout: Layout, row: int, found: RawFra
     for group in _neighbours(sorted(range(first, row), key=places.__getitem__), places, lengths):
         base = places[group[0]]
         raw = _bytes_at(body, base, places[group[-1]] + lengths[group[-1]] - base)
-        for one in group:
-            frame = raw[places[one] - base : places[one] - base + lengths[one]]
-            _check(chunk, frame, position=chunk.start + positions[one], length=lengths[one])
-            frames[one - first] = frame
+        for each in group:
+            frame = raw[places[each] - base : places[each] - base + lengths[each]]
+            _check(chunk, frame, position=chunk.start + positions[each], length=lengths[each])
+            frames[each - first] = frame
     found += [b"".join(frames)]
     found.end = Position(chunk.start + at)
     return True
 
 
 def _neighbours(rows: Sequence[int], places: "array[int]", lengths: "array[int]") -> Iterator[list[int]]:
-    """Groups rows, which rise by place, that one read fetches."""
+    """Groups rows, which are sorted by place, so that one read can fetch each group."""
     group: list[int] = []
     end = 0
     for row in rows:
@@ -222,8 +225,8 @@ def _stretches_layout(body: Body) -> Layout:
 
 
 def _frames_layout(chunk: Chunk, body: Body) -> Layout:
-    """Reads and checks all headers of a regrouped chunk: its index does not know positions."""
-    rows: list[int] = []  # position, place, length in one number, so that they sort without an object each
+    """Reads and checks all frame headers of a regrouped chunk, since its index does not contain positions."""
+    rows: list[int] = []  # position, place and length packed into one number, to sort without a tuple per row
     for place, end in stretches(body, live=True):
         window, base = memoryview(b""), place
         while place < end:
@@ -239,7 +242,7 @@ def _frames_layout(chunk: Chunk, body: Body) -> Layout:
             if at + summed > len(window):
                 window, base, at = _bytes_at(body, place, min(max(_READ_BYTES, summed), end - place)), place, 0
             fault = frame_fault(window, at, whole=False) if summed <= len(window) - at else "the file ends within it"
-            if fault:  # a wrong position would leave a gap where it was
+            if fault:  # a wrong position would leave a gap at the right one
                 raise CorruptLog(f"{chunk.path}, place {place}: {fault}. Refetch or restore this chunk.")
             rows.append((position - chunk.start) << 64 | place << 32 | length)
             place += length

@@ -1,28 +1,28 @@
 """The frame: one entry of a container's log, as bytes.
 
     offset  type  field
-         0  u32   crc            CRC-32C of what is listed below
+         0  u32   crc            CRC-32C of the bytes named below
          4  u32   length         of the whole frame: this header and the payload
          8  u8    type           FrameType
          9  3x                   zero
         12  u32   epoch          of the container, when the frame was appended
         16  u64   position       of this frame's first byte in the container's log
         24  i64   partitionlet
-        32  i64   first          offset; -1 where a control frame has none
+        32  i64   first          offset; -1 if a control frame has none
         40  i64   last           offset, inclusive
-        48  i64   max_timestamp  milliseconds since 1970; -1 where there is none
+        48  i64   max_timestamp  milliseconds since 1970; -1 if there is none
         56        payload
 
 All numbers are little-endian. The CRC covers bytes 4 to 56 and, of a control frame, the whole payload; of a data
-frame the first 21 bytes of the batch, which are those that the batch's own CRC-32C (big-endian at byte 17) leaves
-out. So each byte of a frame is covered exactly once, and appending never sums a batch a second time.
+frame, the first 21 bytes of the batch, which the batch's own CRC-32C (big-endian at byte 17) does not cover. So each
+byte of a frame is covered exactly once, and an append never computes the checksum of a whole batch a second time.
 
-A gap frame stands where frames were given back before this replica got them. Its length covers all of them, its CRC
-the header alone. Raw frames, as they go from replica to replica, hold its header only; on disk the rest of it is
-unwritten.
+A gap frame replaces frames whose space was freed before this replica received them. Its length covers all of them, its
+CRC only its header. When raw frames are sent from replica to replica, they include only the gap frame's header; on disk
+the rest of the gap frame is unwritten.
 
-A data frame's payload is one Kafka record batch v2. Known of it here: the CRC at byte 17 covers byte 21 on;
-producerId, producerEpoch and baseSequence stand at byte 43.
+A data frame's payload is one Kafka record batch v2. This module relies on two facts about it: the CRC at byte 17 covers
+all bytes from 21 on, and producerId, producerEpoch and baseSequence start at byte 43.
 
 Knows nothing of files.
 """
@@ -42,31 +42,32 @@ HEADER: Final = struct.Struct("<IIB3xIQqqqq")
 _REST: Final = struct.Struct("<IB3xIQqqqq")
 _START: Final = struct.Struct("<IIB")
 _BATCH_FRAME: Final = struct.Struct("<IIB15xq8xq8x")
-"""crc, length, type, partitionlet, last: what a read of batches looks at."""
+"""crc, length, type, partitionlet, last: the header fields that a read of batches needs."""
 _RAW_FRAME: Final = struct.Struct("<IIB7xQ")
-"""crc, length, type, position: what a check of raw frames looks at."""
+"""crc, length, type, position: the header fields that a check of raw frames needs."""
 _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = HEADER.size
 assert HEADER_BYTES == 56
 MOST_BYTES: Final = 80 << 20
-"""Of a frame: it goes to followers as a whole, in one message."""
+"""The greatest length of a frame, since it is sent to followers as a whole, in one message."""
 MOST_PAYLOAD_BYTES: Final = MOST_BYTES - HEADER_BYTES
-"""Of a batch or a command. Who appends has seen to it: a longer one could never be replicated."""
+"""The greatest length of a batch or a command. Callers of append must respect it: a longer one could never be
+replicated."""
 
 BATCH_HEAD_BYTES: Final = 21
-"""The part of a batch that its own CRC leaves out: base offset, length, leader epoch, magic, and the CRC itself."""
+"""The start of a batch, which its own CRC does not cover: base offset, length, leader epoch, magic, and the CRC."""
 BATCH_MIN_BYTES: Final = 61
 _DATA_LEAST: Final = HEADER_BYTES + BATCH_MIN_BYTES
 _SUMMED_END: Final = HEADER_BYTES + BATCH_HEAD_BYTES
 _BATCH_CRC: Final = struct.Struct(">I")
 _BATCH_CRC_AT: Final = 17
 BATCH_PRODUCER: Final = struct.Struct(">qHI")
-"""producerId, producerEpoch, baseSequence; the last two read as unsigned, so that they pack into one word."""
+"""producerId, producerEpoch, baseSequence of a batch; the last two as unsigned numbers, to be packed into one word."""
 BATCH_PRODUCER_AT: Final = 43
 
 
 class FrameType(IntEnum):
-    """What a frame is. The payload of all but DATA is opaque here."""
+    """The type of a frame. The log does not interpret the payload of any type but DATA."""
 
     DATA = 1
     OPEN = 2
@@ -79,7 +80,7 @@ class FrameType(IntEnum):
 
 
 GAP_BYTES: Final = 8 << 20
-"""A gap frame is at most this long; a longer gap is several."""
+"""The greatest length of a gap frame; a longer gap consists of several frames."""
 _TYPES: Final = frozenset(int(kind) for kind in FrameType)
 _DATA: Final = int(FrameType.DATA)
 _GAP: Final = int(FrameType.GAP)
@@ -87,7 +88,7 @@ _native = codecs
 
 
 class Frame(NamedTuple):
-    """One frame as read back. `payload` is a record batch, or a control frame's opaque bytes."""
+    """One decoded frame. `payload` is a record batch, or a control frame's opaque bytes."""
 
     type: int
     epoch: int
@@ -125,13 +126,13 @@ def control_frame(
 
 
 def gap_frames(position: int, end: int, *, most: int) -> Iterator[tuple[bytes, int]]:
-    """Headers of gap frames from `position` towards `end`, and the position behind each; at least one, and no more
-    than cover about `most` bytes."""
+    """Headers of gap frames from `position` towards `end`, and the position behind each frame; at least one frame, and
+    about `most` bytes of gap in total."""
     until = position + most
     while position < end:
         length = min(GAP_BYTES, end - position)
         if 0 < end - position - length < HEADER_BYTES:
-            length -= HEADER_BYTES  # what is left must hold a header too
+            length -= HEADER_BYTES  # the rest must have room for a header
         rest = _REST.pack(length, _GAP, 0, position, 0, -1, -1, -1)
         position += length
         yield _CRC.pack(crc32c(rest)) + rest, position
@@ -140,11 +141,11 @@ def gap_frames(position: int, end: int, *, most: int) -> Iterator[tuple[bytes, i
 
 
 def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
-    """What is wrong with the frame that starts at `at` in `view`, or None.
+    """A description of what is wrong with the frame that starts at `at` in `view`, or None.
 
-    The caller has seen to it that `view` holds the whole frame (of a gap, its header). `whole`: also the batch's own
-    CRC (recovery, regroup, scrub). Raises `NewerFormat` for a frame of a type that this version does not know, and that
-    is sound as a control frame is: every later type has to be.
+    `view` must contain the whole frame (of a gap frame, the header). `whole`: check the batch's own CRC too (recovery,
+    regroup, scrub). Raises `NewerFormat` for a frame of an unknown type whose checksum matches as a control frame's
+    does, as that of every future type must.
     """
     crc, length, type = _START.unpack_from(view, at)
     if type != _DATA:
@@ -174,14 +175,14 @@ def newer_frame(type: int) -> NewerFormat:
 
 
 def summed_bytes(type: int, length: int) -> int:
-    """How much of a frame of that type and length, from its start, a check must have: what its own CRC covers."""
+    """The number of bytes, from the frame's start, that the own CRC of a frame of this type and length covers."""
     if type == _DATA:
         return min(length, _SUMMED_END)
     return HEADER_BYTES if type == _GAP else length
 
 
 def frame_at(view: memoryview, at: int) -> Frame:
-    """The frame at `at`, unchecked."""
+    """The frame at `at`, without any check."""
     _, length, type, epoch, position, partitionlet, first, last, max_timestamp = HEADER.unpack_from(view, at)
     return Frame(
         type,
@@ -196,11 +197,11 @@ def frame_at(view: memoryview, at: int) -> Frame:
 
 
 def check_frames(frames: memoryview, position: int) -> int:
-    """Checks the raw frames that fill `frames`, which follow each other from `position` on; the position behind them.
+    """Checks the raw frames that fill `frames`, contiguous from `position` on; returns the position behind them.
 
-    Raises `CorruptLog` if one does not, or one is damaged, its batch included: what is appended counts as a copy.
-    `NewerFormat` as `frame_fault`. A hot call: it keeps nothing of what it unpacks, since a list of some thousand
-    headers costs as much as to unpack them again.
+    Raises `CorruptLog` if a frame is not contiguous, or it or its batch is damaged, since appended frames count as a
+    replica's copy; `NewerFormat` as `frame_fault`. A hot call: it does not keep what it unpacks, as a list of a
+    thousand headers costs as much as unpacking them again.
     """
     if _native is not None and (end := _native.check_frames(frames, position)) >= 0:
         return end
@@ -243,11 +244,11 @@ def take_batches(
     max_bytes: int,
     source: str,
 ) -> int:
-    """Adds to `batches` those of the data frames that fill `view` that hold `offset` or lie behind it, end below
-    `limit`, and together stay within `max_bytes` (were `batches` empty, the first may be longer).
+    """Appends to `batches` the batches of the data frames that fill `view`: those that contain `offset` or follow it,
+    end below `limit`, and together stay within `max_bytes` (the first may be longer if `batches` is empty).
 
-    Returns the bytes of `max_bytes` that are left; -1 when the end is reached. Raises `CorruptLog`. One tight loop,
-    because a place may hold hundreds of small frames.
+    Returns the bytes that are left of `max_bytes`; -1 if a batch exceeds `max_bytes` or reaches `limit`. Raises
+    `CorruptLog`. One tight loop, because a place may hold hundreds of small frames.
     """
     if _native is not None:
         left = _native.take_batches(view, batches, partitionlet, offset, limit, max_bytes)
@@ -274,7 +275,7 @@ def take_batches(
             if last >= limit or (max_bytes < 0 and batches):
                 return -1
             (batch_crc,) = _BATCH_CRC.unpack_from(view, at + HEADER_BYTES + _BATCH_CRC_AT)
-            if crc32c(view[at + _SUMMED_END : stop]) != batch_crc:  # many clients do not check it
+            if crc32c(view[at + _SUMMED_END : stop]) != batch_crc:  # many clients do not check this CRC
                 raise CorruptLog(f"{source}, {at} bytes on: a damaged batch. Refetch or restore this chunk.")
             batches.append(view[at + HEADER_BYTES : stop])
         at = stop
@@ -282,9 +283,9 @@ def take_batches(
 
 
 def frames_in(view: memoryview, *, source: str, whole: bool = False) -> Iterator[Frame]:
-    """The frames that fill `view` from end to end, each checked.
+    """The frames that fill `view` completely, each checked.
 
-    Raises `CorruptLog`, which names `source` and the place within it.
+    Raises `CorruptLog`, whose message names `source` and the place within it.
     """
     at, end = 0, len(view)
     while at < end:

@@ -1,7 +1,7 @@
-"""What of a chunk's places its index knows. In a chunk that is not regrouped, what it does not know is gap frames.
+"""The places of a chunk that its index covers. In a chunk that is not regrouped, all other places are gap frames.
 
-A gap frame has no entry in an index: it belongs to no partitionlet, and regrouping leaves it out. So a chunk has gap
-frames exactly where its index leaves places out, and an index that lost an entry is found out by the bytes there.
+A gap frame has no entry in an index: it belongs to no partitionlet, and regrouping omits it. So a chunk has gap frames
+exactly at the places that its index omits, and the bytes there reveal an index that has lost an entry.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,8 @@ _LOW: Final = 0xFFFFFFFF
 
 
 def stretches(body: Body, *, live: bool) -> Iterator[tuple[int, int]]:
-    """(start, end) of the places that the index knows, neighbours joined, rising; `live`: without those given back."""
+    """The (start, end) of the places that the index covers, ascending, with adjacent places joined. `live`: without
+    dead places."""
     words: list[int] = []
     for part in body.parts:
         words += [at << 32 | length for at, length in part.all_controls()]
@@ -38,9 +39,9 @@ def stretches(body: Body, *, live: bool) -> Iterator[tuple[int, int]]:
 
 
 def gaps_of(chunk: Chunk, body: Body, *, end: int) -> Iterator[tuple[int, int]]:
-    """(place, length) of the gap frames of a chunk that is not regrouped, up to place `end`.
+    """The (place, length) of the gap frames of a chunk that is not regrouped, up to place `end`.
 
-    Raises `CorruptLog` if anything else lies where the index knows nothing.
+    Raises `CorruptLog` if a place that the index omits holds anything else.
     """
     if all(part.known_bytes() == part.end - part.start for part in body.parts):
         return
@@ -64,7 +65,7 @@ def gaps_of(chunk: Chunk, body: Body, *, end: int) -> Iterator[tuple[int, int]]:
 
 
 def give_back_gaps(chunk: Chunk, *, end: int) -> None:
-    """Gives the unwritten blocks of a full chunk's gap frames back to the filesystem, if it has holes."""
+    """Returns the unwritten blocks of a full chunk's gap frames to the filesystem, if it supports holes."""
     file = chunk.body.opened()
     for place, length in gaps_of(chunk, chunk.body, end=end):
         if not punch_hole(file.fd, FILE_HEAD_BYTES + place + HEADER_BYTES, FILE_HEAD_BYTES + place + length):

@@ -1,9 +1,9 @@
-"""What is done to closed chunks: listed, and given back in part.
+"""Maintenance of closed chunks: queries on what they hold, dropping them, and freeing their dead space.
 
-Giving back records what is dead (dead.py) durably first, tells readers, and only then punches the blocks out of the
-file, so a crash at any step leaves either live bytes that nobody reads or a hole that nobody looks into. Where the
-filesystem has no holes the chunk is rewritten without its dead places instead. Space comes back by whole places (at
-most BLOCK_BYTES, segment.py) and whole blocks; regrouping first makes dead places neighbours.
+To free space, the dead offsets are recorded durably (dead.py) and made visible to readers first; only then are the
+blocks punched out of the file. So a crash at any step leaves either bytes or a hole that nobody reads. If the
+filesystem does not support holes, the chunk is rewritten without its dead places instead. Space is freed by whole
+places (at most BLOCK_BYTES, segment.py) and whole blocks; regrouping a chunk first makes its dead places adjacent.
 """
 
 import os
@@ -20,8 +20,8 @@ from headrace.log.regroup import rewrite, take_up
 
 
 def drop(chunk: Chunk, end: int) -> None:
-    """Removes a closed chunk that ends at `end`, with all that it holds. Who reads it goes on."""
-    with suppress(CorruptLog):  # then nobody reads it
+    """Removes a closed chunk that ends at `end`, with all its frames. Readers that have it open can continue."""
+    with suppress(CorruptLog):  # a chunk that cannot be opened has no readers
         with chunk.body.losing_its_name():
             drop_files(chunk.path.parent, chunk.start, end)
         return
@@ -29,8 +29,8 @@ def drop(chunk: Chunk, end: int) -> None:
 
 
 def summaries(chunk: Chunk) -> list[Summary]:
-    """What a chunk holds of each partitionlet, by id, less what has been given back; those with control frames only
-    come with a length of 0."""
+    """Summaries of all partitionlets of a chunk, by id, without dead places; partitionlets without live data frames
+    have a length of 0."""
     body = chunk.body
     dead = body.dead.as_mapping()
     found: dict[int, Summary] = {}
@@ -44,7 +44,8 @@ def summaries(chunk: Chunk) -> list[Summary]:
 
 
 def summaries_of(chunk: Chunk, partitionlets: Collection[int]) -> list[Summary]:
-    """The same of some partitionlets, those that it holds; what it holds of others is not looked at."""
+    """Summaries of those of `partitionlets` that a chunk holds, by id, without dead places. Reads nothing of the
+    others."""
     body = chunk.body
     found: dict[int, Summary] = {}
     for part in body.parts:
@@ -60,15 +61,15 @@ def summaries_of(chunk: Chunk, partitionlets: Collection[int]) -> list[Summary]:
 
 
 def live_bytes(chunk: Chunk) -> int:
-    """Bytes of the data frames of a chunk that were not given back."""
+    """Bytes of the live data frames of a chunk."""
     if chunk.body.dead:
         return sum(summary.length for summary in summaries(chunk))
     return sum(part.data_bytes() for part in chunk.body.parts)
 
 
 def lives(chunk: Chunk, dead: Mapping[int, int]) -> bool:
-    """Whether a chunk holds any record that has not been given back, and does not lie below its partitionlet's first
-    kept offset in `dead`. Ends at the first."""
+    """Whether a chunk holds any live record that is not below its partitionlet's first kept offset in `dead`. Stops at
+    the first."""
     body = chunk.body
     gone = body.dead.as_mapping()
     for part in body.parts:
@@ -79,8 +80,8 @@ def lives(chunk: Chunk, dead: Mapping[int, int]) -> bool:
 
 
 def oldest(chunk: Chunk, *, bits: int, untimed: int) -> dict[int, int]:
-    """By the upper bits of partitionlets' ids (id >> bits), the smallest of their largest timestamps, of what a chunk
-    holds and has not been given back. `untimed` stands for those of records without a timestamp."""
+    """The smallest of the partitionlets' largest timestamps for each value of `id >> bits`, for the live records of a
+    chunk. Records without a timestamp count as `untimed`."""
     body = chunk.body
     gone = body.dead.as_mapping()
     newest: dict[int, int] = {}
@@ -113,7 +114,7 @@ def _less(part: Part, summary: Summary, kept: int) -> Summary:
 
 
 def _both(one: Summary, behind: Summary) -> Summary:
-    """Two parts' summaries of one partitionlet, the older first."""
+    """The summary of one partitionlet in two parts, of which `one` is the older."""
     if not behind.length:
         return one
     if not one.length:
@@ -123,7 +124,7 @@ def _both(one: Summary, behind: Summary) -> Summary:
 
 
 def punchable(body: Body, dead: Mapping[int, int]) -> int:
-    """Bytes of the places that end below their partitionlet's first kept offset in `dead` and still count as live."""
+    """Bytes of the places that still count as live and end below their partitionlet's first kept offset in `dead`."""
     size = 0
     for partitionlet, kept in dead.items():
         for part in body.parts:
@@ -135,9 +136,9 @@ def punchable(body: Body, dead: Mapping[int, int]) -> int:
 
 
 def punch(chunk: Chunk, dead: Mapping[int, int]) -> int:
-    """Gives back the places of a closed chunk that end below their partitionlet's first kept offset in `dead`.
+    """Frees the places of a closed chunk that end below their partitionlet's first kept offset in `dead`.
 
-    Returns the bytes that the filesystem got back. Raises `StorageFull` if what is dead cannot be recorded.
+    Returns the bytes returned to the filesystem. Raises `StorageFull` if the dead offsets cannot be recorded.
     """
     body = chunk.body
     touched = {partitionlet: kept for partitionlet, kept in dead.items() if punchable(body, {partitionlet: kept})}
@@ -167,7 +168,7 @@ def _allocated(body: Body) -> int:
 
 
 def _dead_places(body: Body) -> Iterator[tuple[int, int]]:
-    """(start, end) of the places that are gone."""
+    """The (start, end) of all dead places."""
     for partitionlet, kept in body.dead.as_mapping().items():
         for part in body.parts:
             for place in part.places(partitionlet, 0):
@@ -177,7 +178,7 @@ def _dead_places(body: Body) -> Iterator[tuple[int, int]]:
 
 
 def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbours joined, in order."""
+    """The places in order, with adjacent ones joined."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(places):
         if joined and joined[-1][1] == start:

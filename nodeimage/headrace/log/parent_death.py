@@ -1,6 +1,6 @@
-"""The end of a helper process when its parent dies: it ends with the node that started it, also when that is killed.
+"""Ends a child process when its parent dies, even if the parent is killed.
 
-A regroup that outlived its node would replace a file under the feet of the next one.
+A regroup that outlived its node would write to a folder that the next node process already uses.
 """
 
 import ctypes
@@ -9,14 +9,15 @@ import signal
 import sys
 
 ORPHANED = 3
-"""Exit status: nothing was done."""
+"""Exit status of a child process whose parent had ended before the child did anything."""
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(expected: int | None = None) -> None:
-    """Ask the kernel to kill this process when its parent ends (Linux), and end now if it has ended already.
+    """Asks the kernel to kill this process when its parent ends (Linux), and exits now if the parent has ended already.
 
-    `expected`: who started it. Without that nobody can tell a parent from who takes children up whose parent ended.
+    `expected`: the process id of the parent. Without it, the real parent cannot be told from the process that adopts
+    orphans.
     """
     parent = os.getppid() if expected is None else expected
     if sys.platform == "linux":

@@ -1,11 +1,12 @@
-"""Reading chunks back: batches by offset and by time, control frames by position, a partitionlet's state.
+"""Reads chunks: batches by offset and by time, control frames by position, a partitionlet's state.
 
-All of it blocks, and runs in reader threads beside appends, closing, regrouping and punching: each look at a chunk
-takes its `Body` once and keeps to it. Frames that are indexed but not written yet are passed over; `written` is the
-position below which all is.
+All functions block, and run in reader threads concurrently with appends, closing, regrouping and punching: each access
+to a chunk takes its `Body` once and uses only that. Frames that are indexed but not written yet are skipped; all frames
+below the position `written` are written.
 
-Each frame's checksum is checked, which covers its header and the head of the batch. The rest of a batch has its own
-CRC; it is checked of what goes to clients, since not all of them do (librdkafka: check.crcs).
+The checksum of each frame is verified; it covers the frame's header and the head of the batch. The rest of a batch has
+its own CRC, which is verified for batches that are sent to clients, since not all clients do that (librdkafka:
+check.crcs).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,18 +22,18 @@ from headrace.log.index import REMEMBERED_BATCHES, ControlPlace, Part, Place, Pr
 from headrace.log.segment import BLOCK_BYTES
 
 _GAP_BYTES: Final = 16 << 10
-"""Places this near to each other are fetched with one read, the gap with them."""
+"""Places that are at most this many bytes apart are fetched by one read, with the bytes between them."""
 _CONTROL_READ_BYTES: Final = 1 << 20
 _AHEAD_CALLS: Final = 64
-"""Stretches of a file that one reading ahead asks for at most: of chunks that mix many partitionlets."""
+"""The most stretches of files that one read-ahead requests; it matters for chunks that mix many partitionlets."""
 _JOIN_FROM: Final = 8
 _JOIN_BELOW: Final = 16 << 10
 NEVER: Final = (1 << 63) - 1
 
 
 class ProducerEntry(NamedTuple):
-    """An idempotent producer in one partitionlet. `batches`: its last five, oldest first, as (base sequence, last
-    sequence, base offset, timestamp)."""
+    """The state of an idempotent producer in one partitionlet. `batches`: up to five last batches, oldest first, as
+    (base sequence, last sequence, base offset, timestamp)."""
 
     epoch: int
     batches: list[tuple[int, int, int, int]]
@@ -40,11 +41,11 @@ class ProducerEntry(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionletState:
-    """What the log holds of a partitionlet. `next_offset` is None where it holds no data frame.
+    """What the log holds of a partitionlet. `next_offset` is None if there is no live data frame.
 
-    `epochs`: (container epoch, first offset), rising. `bytes`: of data frames, frame headers included, less what has
-    been given back. `first` is the first offset that is left. `last_end` is the position behind the last data frame; of
-    a regrouped chunk, which has its frames elsewhere, that of the chunk's first frame.
+    `epochs`: (container epoch, first offset), ascending. `bytes`: of live data frames, frame headers included. `first`:
+    the first live offset. `last_end`: the position behind the last data frame; if that is in a regrouped chunk, where
+    frames lie elsewhere, the position of the chunk's first frame.
     """
 
     next_offset: int | None = None
@@ -58,7 +59,7 @@ class PartitionletState:
 
 
 def live_places(chunk: Chunk, body: Body, partitionlet: int, offset: int, written: int) -> Iterator[Place]:
-    """The places of a chunk that hold `offset` or lie behind it, are written, and have not been given back."""
+    """The live, written places of a chunk, from the one that holds `offset` (or the next one) on."""
     kept = body.dead.first_kept(partitionlet)
     offset = max(offset, kept)
     for part in body.parts:
@@ -69,7 +70,7 @@ def live_places(chunk: Chunk, body: Body, partitionlet: int, offset: int, writte
 
 
 def _extents(places: Iterable[Place]) -> Iterator[list[Place]]:
-    """Groups places that one read fetches."""
+    """Groups places so that one read can fetch each group."""
     extent: list[Place] = []
     end = 0
     for place in places:
@@ -83,7 +84,7 @@ def _extents(places: Iterable[Place]) -> Iterator[list[Place]]:
 
 
 def _views(chunk: Chunk, body: Body, places: Iterable[Place]) -> Iterator[tuple[Place, memoryview]]:
-    """The bytes of `places`."""
+    """Each of `places` with its bytes."""
     for extent in _extents(places):
         base = extent[0].at
         length = extent[-1].at + extent[-1].length - base
@@ -95,7 +96,7 @@ def _views(chunk: Chunk, body: Body, places: Iterable[Place]) -> Iterator[tuple[
 
 
 def _frames_of(chunk: Chunk, body: Body, partitionlet: int, place: Place) -> Iterator[Frame]:
-    """The data frames in `place`, checked; none if it was given back meanwhile."""
+    """The data frames in `place`, checked; none if the place was freed meanwhile."""
     for _, view in _views(chunk, body, (place,)):
         try:
             yield from frames_in(view, source=f"{chunk.path}, place {place.at}")
@@ -105,15 +106,15 @@ def _frames_of(chunk: Chunk, body: Body, partitionlet: int, place: Place) -> Ite
 
 
 def _given_back(chunk: Chunk, partitionlet: int, place: Place) -> bool:
-    """Whether a place that cannot be read is one that was punched after the reader had looked."""
+    """Whether a place that cannot be read was freed after the reader had looked it up."""
     return place.last < chunk.body.dead.first_kept(partitionlet)
 
 
 def read_batches(
     chunks: Sequence[Chunk], partitionlet: int, offset: int, *, limit: int, max_bytes: int, written: int
 ) -> list[bytes | memoryview]:
-    """The batches from the one that holds `offset`, or the next one, on; those that end below `limit`, up to
-    `max_bytes` of them and at least one. Many small ones come joined. Raises `CorruptLog`."""
+    """The batches that end below `limit`, from the one that holds `offset` (or the next one) on: up to `max_bytes`, but
+    at least one. Many small batches are joined into one buffer. Raises `CorruptLog`."""
     batches: list[memoryview] = []
     left = max_bytes
     for chunk in chunks:
@@ -133,7 +134,7 @@ def read_batches(
                 )
             except CorruptLog:
                 if not _given_back(chunk, partitionlet, place):
-                    if batches:  # what lies before the damage is served; the next read meets it
+                    if batches:  # the batches before the damage are returned; the next read raises
                         return _joined(batches)
                     raise
             if left < 0:
@@ -153,9 +154,9 @@ def read_ahead(
     max_bytes: int,
     written: int,
 ) -> int:
-    """Have the kernel fetch what a reader asks for next, while it is busy with the `read_bytes` that it has from
-    `offset` on: up to `max_bytes` of what follows. What does not come to pass is read when it is asked for. The bytes
-    that were asked for. Raises `CorruptLog`."""
+    """Asks the kernel to fetch up to `max_bytes` that follow the `read_bytes` which a reader already has from `offset`
+    on, for the reader's next call. Bytes that the kernel does not fetch ahead are read by that call. Returns the number
+    of bytes requested. Raises `CorruptLog`."""
     passed, calls, asked = read_bytes, 0, 0
     for chunk in chunks:
         body = chunk.body
@@ -182,9 +183,10 @@ def read_ahead(
 
 
 def _enough(places: Iterable[Place], *, limit: int, max_bytes: int, some: bool) -> tuple[list[Place], bool]:
-    """Of `places`, those that a read of `max_bytes` needs, and whether there are more, so that the read ends with them.
+    """The first of `places`, as many as a read of `max_bytes` needs, and whether the read ends there because there are
+    more.
 
-    At least one place unless there are `some` batches already.
+    At least one place, unless the read has `some` batches already.
     """
     needed: list[Place] = []
     size = 0
@@ -204,7 +206,7 @@ def _joined(batches: list[memoryview]) -> list[bytes | memoryview]:
 
 
 def load_state(chunks: Sequence[Chunk], partitionlet: int) -> PartitionletState:
-    """What `chunks` hold of a partitionlet, frames not written yet included."""
+    """What `chunks` hold of a partitionlet, including frames that are not written yet."""
     state = PartitionletState()
     newest: tuple[Chunk, Body, Part] | None = None
     for chunk in chunks:
@@ -241,7 +243,7 @@ def load_state(chunks: Sequence[Chunk], partitionlet: int) -> PartitionletState:
 
 
 def merge_producers(known: dict[int, ProducerEntry], more: Iterable[ProducerBatch]) -> None:
-    """Adds batches, which are newer than those known; a new producer epoch starts afresh, as in Kafka."""
+    """Adds batches that are newer than the known ones; a new producer epoch discards the older ones, as in Kafka."""
     for producer, epoch, *batch in more:
         entry = known.get(producer)
         if entry is None or entry.epoch != epoch:
@@ -254,7 +256,7 @@ def merge_producers(known: dict[int, ProducerEntry], more: Iterable[ProducerBatc
 def first_at_or_after(
     chunks: Sequence[Chunk], partitionlet: int, timestamp: int, *, limit: int, written: int
 ) -> bytes | None:
-    """The first batch, by offset, with a record of `timestamp` or later that ends below `limit`."""
+    """The first batch, by offset, that has a record at or after `timestamp` and ends below `limit`."""
     for chunk in chunks:
         body = chunk.body
         for place in live_places(chunk, body, partitionlet, 0, written):
@@ -271,7 +273,7 @@ def first_at_or_after(
 
 
 def newest_by_timestamp(chunks: Sequence[Chunk], partitionlet: int, *, limit: int, written: int) -> bytes | None:
-    """The first batch with the largest timestamp of all that end below `limit`."""
+    """The first of the batches with the largest timestamp among those that end below `limit`."""
     best: tuple[Chunk, Body, Place] | None = None
     best_timestamp = -NEVER
     best_batch: bytes | None = None
@@ -324,7 +326,7 @@ def controls_of(chunks: Sequence[Chunk], partitionlet: int, *, written: int) -> 
 
 
 def _controls_at(chunk: Chunk, body: Body, places: Sequence[tuple[int, int]]) -> Iterator[Frame]:
-    """Control frames read at `places` (rising), neighbours together."""
+    """The control frames at `places`, which are ascending; adjacent ones are fetched by one read."""
     row = 0
     while row < len(places):
         base, end = places[row][0], sum(places[row])

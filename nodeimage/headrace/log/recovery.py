@@ -1,17 +1,18 @@
-"""From a folder back to chunks: what a start does. What lies in the folder: folder.py.
+"""Recovery at a start: rebuilds the list of chunks from a folder, whose files folder.py describes.
 
-Closed chunks are taken at their footer's word. Of a chunk that is not closed, frames behind its last checkpoint are
-scanned with every checksum. In the newest chunk the scan ends at the first bad frame: below the place that checkpoints
-prove as synced that is corruption, above it a torn tail, which is cut. Where the log's mark (synced_mark.py) says that
-more was synced, what was acknowledged is lost, and nothing is cut before somebody has said so. In an older chunk that
-is not closed yet, all up to the next one was synced (writing.py), so any bad frame is corruption.
+The footers of closed chunks are trusted. In a chunk that is not closed, all frames behind the last checkpoint are
+scanned and all their checksums verified. In the newest chunk the scan ends at the first bad frame: below the place that
+checkpoints prove to be synced a bad frame is corruption, above it a torn tail, which is cut. If the log's mark
+(synced_mark.py) says that more was synced, acknowledged frames are lost, and nothing is cut until that loss has been
+accepted. In an older chunk that is not closed yet, all frames up to the next chunk were synced (writing.py), so any bad
+frame is corruption.
 
-What was scanned may be in the page cache alone. After a sync that failed the cache calls it clean, for the next process
-too ("fsyncgate"), and another sync does nothing. So what no mark says was synced is written over by itself before it is
-synced (invariant 13): a second's worth as a rule, and never more than was scanned.
+Scanned frames may be in the page cache only. After a failed sync the cache counts them as clean, for the next process
+too ("fsyncgate"), and another sync does nothing. So frames that no mark proves to be synced are overwritten with
+themselves before they are synced (invariant 13): usually a second's worth, and never more than was scanned.
 
-Cutting a tail zeroes everything behind it, durably, before the first append. So of a frame that was ever cut nothing
-is left that could be taken for a frame again, wherever later frames happen to end.
+Cutting a tail durably zeroes everything behind it before the first append. So no rest of a cut frame can later be taken
+for a frame, wherever later frames happen to end.
 """
 
 import os
@@ -57,7 +58,7 @@ _PRODUCER_AT: Final = HEADER_BYTES + BATCH_PRODUCER_AT
 
 @dataclass(slots=True)
 class Recovered:
-    """What a start found. `chunks` in position order; the last one may be open. `synced` is the log's end."""
+    """The result of a start. `chunks` in position order; the last one may be open. `synced`: the log's end."""
 
     chunks: list[Chunk]
     synced: int
@@ -73,11 +74,12 @@ def recover(
     heed_mark: bool,
     begin: int = 0,
 ) -> Recovered:
-    """Reads a container's folder (made if it is not there) and repairs what a crash left. An empty one starts at
-    `begin`, from then on. `open_file_bytes`: how large the open chunk's file should be, by what lies before it.
+    """Reads a container's folder, which is created if it does not exist, and repairs what a crash left. An empty log is
+    made to start at `begin`. `open_file_bytes`: the size that the open chunk's file should have, given the bytes before
+    that chunk.
 
-    Raises `CorruptLog` for bytes that were synced, as checkpoints prove, and do not check; `LostTail` where the mark
-    alone proves it, if it is heeded; `FolderRefused` for a newer format; `SyncFailed`.
+    Raises `CorruptLog` for damage below a position that checkpoints prove to be synced; `LostTail` if only the mark
+    proves it, unless `heed_mark` is False; `FolderRefused` for a newer format; `SyncFailed`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     finish(folder)
@@ -86,7 +88,7 @@ def recover(
     bounds = sorted({*names.chunks, *names.dropped})
     chunks: list[Chunk] = []
     scanned = 0
-    end: int | None = None  # position where the chunk before ended
+    end: int | None = None  # the position at which the previous chunk ended
     for row, start in enumerate(bounds):
         if end is not None and start != end:
             raise CorruptLog(f"{folder}: no chunk from position {end} to {start}. Refetch this container.")
@@ -114,7 +116,7 @@ def recover(
 
 
 def _begin(folder: Path, begin: int) -> int:
-    """Where an empty log starts: where its mark says, which is made if it is not there."""
+    """The position at which an empty log starts: that of its mark, which is created for `begin` if there is none."""
     marks = marks_in(folder, BEGIN)
     if not marks and begin:
         make_mark(folder, begin, BEGIN)
@@ -124,7 +126,7 @@ def _begin(folder: Path, begin: int) -> int:
 def _recover_chunk(
     path: Path, next_start: int | None, *, mark: int, checkpoint_bytes: int, file_bytes: int, fsync: bool
 ) -> tuple[Chunk, int]:
-    """A chunk that is not closed, with its index, and the bytes scanned for it."""
+    """A chunk that is not closed, with its index, and the number of bytes scanned."""
     file = OpenFile.open(path)
     start = read_head(file.fd, path, CHUNK_KIND).start
     loaded = load_checkpoints(path.with_suffix(".index"))
@@ -166,7 +168,7 @@ def _recover_chunk(
 
 
 def _cut(chunk: Chunk, fault: str, *, file_bytes: int) -> None:
-    """Zeroes all behind the last good frame, and preallocates again what is missing of the file."""
+    """Zeroes everything behind the last good frame, and preallocates the file again if it is too short."""
     file = chunk.body.opened()
     fd = file.fd
     place = FILE_HEAD_BYTES + chunk.body.frames_end
@@ -178,12 +180,12 @@ def _cut(chunk: Chunk, fault: str, *, file_bytes: int) -> None:
         try:
             os.posix_fallocate(fd, size, file_bytes - size)
         except OSError:
-            os.ftruncate(fd, size)  # no room: the chunk stays as short as it is, the next one waits for room
+            os.ftruncate(fd, size)  # no room: this chunk stays short, and the next one waits for room
         chunk.capacity = os.fstat(fd).st_size - FILE_HEAD_BYTES
 
 
 def _write_back(fd: int, at: int, end: int, gaps: Iterable[tuple[int, int]]) -> None:
-    """Writes the frames from place `at` to `end` over themselves; of gaps (place, length) the headers alone."""
+    """Overwrites the frames from place `at` to `end` with themselves; of `gaps` (place, length) only the headers."""
     ahead = [(place + HEADER_BYTES, place + length) for place, length in gaps if place >= at]
     for stop, behind in (*ahead, (end, end)):
         while at < stop:
@@ -194,7 +196,7 @@ def _write_back(fd: int, at: int, end: int, gaps: Iterable[tuple[int, int]]) -> 
 
 
 def _checkpoint(chunk: Chunk, table: Table, *, last: bool, fsync: bool) -> None:
-    """Checkpoints a table that a crash kept from it, so that crash after crash the scan stays bounded."""
+    """Writes the checkpoint that a crash prevented, so that the scan stays bounded even if crashes repeat."""
     try:
         segment, chunk.index_size = append_checkpoint(
             chunk.index_path, table, start=chunk.start, size=chunk.index_size, fsync=fsync
@@ -207,10 +209,10 @@ def _checkpoint(chunk: Chunk, table: Table, *, last: bool, fsync: bool) -> None:
 
 
 def _scan(fd: int, table: Table, gaps: list[tuple[int, int]], *, start: int, until: int) -> str:
-    """Adds the frames from `table.end` on to `table`, up to place `until` or the first that does not check; the gap
-    frames among them to `gaps`, as (place, length).
+    """Adds the frames from `table.end` on to `table`, up to place `until` or the first bad frame, and the (place,
+    length) of gap frames to `gaps`.
 
-    Returns what is wrong with that one; empty where only zeros follow.
+    Returns a description of what is wrong with the bad frame; empty if there is none, or only zeros follow.
     """
     window_at, window = table.end, memoryview(b"")
     place = table.end

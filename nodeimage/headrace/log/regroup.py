@@ -2,20 +2,20 @@
 
     python -m headrace.log.regroup FOLDER START [PAUSES_S [PARENT]]
 
-Run as a helper process at low priority, for the disk too: it writes and syncs piece by piece, and leaves the disk to
-others for three times as long as each took, for PAUSES_S in all. What is acknowledged meanwhile waits behind one piece,
-not behind a chunk. It ends with the process PARENT.
+Runs as a child process at low priority. To spare the disk too, it writes and syncs piece by piece, and after each piece
+pauses three times as long as the piece took, for PAUSES_S in total. So a write that is to be acknowledged meanwhile
+waits for one piece, not for a whole chunk. The process ends when the process PARENT ends.
 
-A partitionlet's id starts with its stream's number, so neighbours in the file are what is read, and what expires,
-together. Frames keep their bytes, their positions included; every checksum is checked on the way, so damage is found
-and never copied. Dead places (dead.py) are left out.
+A partitionlet's id starts with its stream's number, so frames that are read together, and expire together, are adjacent
+in the file. Frames keep their bytes, including their positions; every checksum is verified during the copy, so damage
+is found and never copied. Dead places (dead.py) are omitted.
 
-The new file is complete and synced under another name when the helper ends; the log takes it up then, in one rename.
-So the log's process alone changes what the folder holds: a helper that ends late puts nothing into a log that was cut
-or emptied meanwhile. A crash before leaves a file that the next start removes.
+When the child process ends, the new file is complete and synced under a temporary name; the log then puts it in place
+with one rename. So only the log's own process changes which files the log consists of: a child that ends late adds
+nothing to a log that was cut or emptied meanwhile. After an earlier crash the next start removes the temporary file.
 Deterministic: the same frames give the same bytes on every replica.
 
-Exit status: 0 done; 1 not done, with a line on stderr.
+Exit status: 0 done; 1 failed, with a line on stderr.
 """
 
 import os
@@ -45,26 +45,26 @@ from headrace.log.reading import ProducerEntry, merge_producers
 from headrace.log.segment import Segment, SegmentBuilder
 
 REGROUPED_SUFFIX: Final = ".regrouped.tmp"
-"""Of a file that lies beside a chunk until it takes its place."""
+"""Suffix of the new file that lies beside a chunk's file until it replaces it."""
 _NICENESS: Final = 10
 _PIECE_BYTES: Final = 1 << 20
-_HASTY_PIECE_BYTES: Final = 4 << 20
-"""Without pauses: each sync has its price."""
-_TIMES: Final = 3.0
-"""A pause is so many times as long as the piece before it took."""
+_PIECE_BYTES_WITHOUT_PAUSES: Final = 4 << 20
+"""The size of a piece if there are no pauses: larger, since each sync is expensive."""
+_PAUSE_FACTOR: Final = 3.0
+"""A pause lasts this many times as long as the piece before it took."""
 
 
 class Pauses:
-    """Those of one chunk: so many seconds in all, spread over its pieces."""
+    """The pauses while one chunk is rewritten: `seconds` in total, spread over its pieces."""
 
     def __init__(self, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._left_s = max(0.0, seconds)
         self._sleep = sleep
-        self.piece_bytes = _PIECE_BYTES if self._left_s else _HASTY_PIECE_BYTES
+        self.piece_bytes = _PIECE_BYTES if self._left_s else _PIECE_BYTES_WITHOUT_PAUSES
 
     def after(self, took_s: float, *, pieces_left: int) -> None:
-        """A piece has been written and synced."""
-        pause = min(_TIMES * took_s, self._left_s / (pieces_left + 1))
+        """Sleeps after a piece that has been written and synced in `took_s` seconds."""
+        pause = min(_PAUSE_FACTOR * took_s, self._left_s / (pieces_left + 1))
         if pause:
             self._left_s -= pause
             self._sleep(pause)
@@ -74,7 +74,7 @@ class _Output:
     """The frames of the new file, buffered."""
 
     def __init__(self, file: OpenFile, pauses: Pauses, *, expected: int) -> None:
-        """`expected`: bytes of frames, at most."""
+        """`expected`: the most bytes of frames to be written."""
         self._file = file
         self._pauses = pauses
         self._expected = expected
@@ -93,7 +93,7 @@ class _Output:
         return place
 
     def flush(self) -> None:
-        """Writes and syncs what is buffered, and lets others have the disk."""
+        """Writes and syncs the buffered frames, then pauses to leave the disk to others."""
         if not self._buffers:
             return
         began = time.monotonic()
@@ -105,12 +105,13 @@ class _Output:
 
 
 def regrouped_path(path: Path) -> Path:
-    """Where a regrouped chunk waits to be taken up."""
+    """The path of a chunk's regrouped file until it replaces the chunk's file."""
     return path.with_name(path.name + REGROUPED_SUFFIX)
 
 
 def rewrite(path: Path, *, pauses: Pauses | None = None) -> None:
-    """Writes the closed chunk at `path` anew, beside it. Raises `CorruptLog`, `StorageFull`: there is nothing then."""
+    """Writes the closed chunk at `path`, regrouped, to a new file beside it. Raises `CorruptLog`, `StorageFull`, and
+    leaves no new file then."""
     body = load_body(path)
     file = body.opened()
     trailer = read_trailer(file.fd)
@@ -137,7 +138,7 @@ def rewrite(path: Path, *, pauses: Pauses | None = None) -> None:
 
 
 def take_up(chunk: Chunk) -> None:
-    """Puts the file that `rewrite` left into the place of the one that it was made from. Who reads that goes on."""
+    """Replaces a chunk's file by the one that `rewrite` made from it. Readers of the old file can continue."""
     path = chunk.path
     temporary = regrouped_path(path)
     if temporary.exists():
@@ -150,7 +151,7 @@ def take_up(chunk: Chunk) -> None:
 
 
 def drop(path: Path) -> None:
-    """Removes what `rewrite` left, if it did."""
+    """Removes the file that `rewrite` wrote, if there is one."""
     regrouped_path(path).unlink(missing_ok=True)
 
 
@@ -162,7 +163,7 @@ def _is_same_file(path: Path, file: OpenFile) -> bool:
 
 
 def _copy_frames(body: Body, output: _Output, *, source: Path, end: int) -> Segment:
-    """Copies all live frames in their new order; returns their index."""
+    """Copies all live frames in the new order; returns the index of the copies."""
     builder = SegmentBuilder()
     if body.frames_end:
         controls = _copy_controls(body, output, source)
@@ -237,7 +238,7 @@ def _producers(body: Body, partitionlet: int) -> list[ProducerBatch]:
 
 
 def main(arguments: list[str]) -> int:
-    """The helper process."""
+    """Runs the child process; returns its exit status."""
     try:
         folder, start, pauses_s = Path(arguments[0]), int(arguments[1]), sum(map(float, arguments[2:3]))
         parent = int(arguments[3]) if len(arguments) > 3 else None

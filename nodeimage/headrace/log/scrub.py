@@ -2,14 +2,15 @@
 
     python -m headrace.log.scrub FOLDER [--json] [--synced POSITION] [--parent PID]
 
-Run as a helper process at low priority, beside a node that goes on writing, closing, regrouping and dropping. Of a
-closed chunk it checks the footer, each frame, each batch, and that the footer says of each place what the frames say.
-Of an open one, all that is surely synced (its checkpoints, a newer chunk, or who writes it says so); what lies behind
-that may be half written, and a start checks it. A chunk that has been dropped, or goes while it is read, is passed
-over; one that is closed or replaced meanwhile is read as it is then.
+Runs as a child process at low priority, beside a node that continues to write, close, regroup and drop chunks. In a
+closed chunk it checks the footer, each frame, each batch, and that the footer agrees with the frames about each place.
+In an open chunk it checks all that is certainly synced, as proved by checkpoints, a newer chunk or the log's writer;
+frames behind that may be half written, and are checked by a start. A chunk that was dropped, or is dropped while it is
+read, is skipped; a chunk that is closed or replaced meanwhile is read again in its new state.
 
-Output: a line per finding, then a summary. With --json one object a line: {"finding": ...}, and at the end
-{"chunks", "frames", "bytes", "findings"}. Exit status: 0 nothing found; 1 findings; 2 could not run.
+Output: a line per finding, then a summary. With --json one object per line: {"finding": ...}, and at the end
+{"chunks", "frames", "bytes", "findings"}. Exit status: 0 nothing found; 1 findings; 2 could not run; 3 the log was
+written by a newer version.
 """
 
 import argparse
@@ -32,14 +33,14 @@ from headrace.log.index import Part, Place
 from headrace.log.parent_death import end_with_parent
 
 EXIT_NEWER: Final = 3
-"""Of the helper process: a newer version wrote what it met."""
+"""Exit status of the child process if it met data that a newer version wrote."""
 _NICENESS: Final = 10
 _READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Damage. `place` is counted from the chunk's first frame; -1: the file as a whole."""
+    """One case of damage. `place` is counted from the chunk's first frame; -1: the file as a whole."""
 
     path: Path
     place: int
@@ -52,7 +53,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Scrubbed:
-    """What has been read so far."""
+    """Counts of what has been read so far."""
 
     chunks: int = 0
     frames: int = 0
@@ -60,9 +61,10 @@ class Scrubbed:
 
 
 def scrub(folder: Path, scrubbed: Scrubbed, *, synced: int = 0) -> Iterator[Finding]:
-    """Checks the log in `folder`, counting into `scrubbed`. `synced`: a position up to which it surely is.
+    """Checks the log in `folder` and adds to the counts in `scrubbed`. `synced`: a position up to which the log is
+    certainly synced.
 
-    Raises OSError, `OutOfDescriptors`: nothing is known of the log, or of the rest of it.
+    Raises OSError, `OutOfDescriptors`: the log, or the rest of it, could not be checked; `NewerFormat`.
     """
     names = names_in(folder)
     for start in sorted(names.chunks - names.dropped.keys()):
@@ -78,7 +80,7 @@ def scrub(folder: Path, scrubbed: Scrubbed, *, synced: int = 0) -> Iterator[Find
 
 
 def _unless_changed(path: Path, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings of `check`; if the chunk's state changed under it, those of another try."""
+    """The findings of `check`; if the chunk's state changed meanwhile, those of another attempt, three in all."""
     for _ in range(3):
         before = _state(path)
         findings = list(check())
@@ -88,7 +90,7 @@ def _unless_changed(path: Path, check: Callable[[], Iterator[Finding]]) -> Itera
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """Changes when a chunk gets a checkpoint, is closed, regrouped or punched."""
+    """A value that changes when a chunk gets a checkpoint or is closed, regrouped or punched."""
     chunk = path.stat()
     state = [chunk.st_ino, chunk.st_size]
     for suffix in (".index", ".dead"):
@@ -117,7 +119,7 @@ def _scrub_chunk(path: Path, scrubbed: Scrubbed, synced: int) -> Iterator[Findin
 
 
 def _synced(path: Path, known: int) -> int:
-    """The place below which an open chunk is synced for sure: `known`, or all of it, once a newer chunk exists."""
+    """The place below which an open chunk is certainly synced: `known`, or the chunk's end if a newer chunk exists."""
     names = names_in(path.parent)
     start = int(path.stem)
     return min((newer - start for newer in (*names.chunks, *names.dropped) if newer > start), default=known)
@@ -139,7 +141,7 @@ def _scrub_open(path: Path, file: OpenFile, start: int, scrubbed: Scrubbed, sync
                     yield Finding(path, at + used, f"a frame says that it is at position {frame.position}")
                 used += HEADER_BYTES + len(frame.payload)
                 scrubbed.frames += 1
-            if not used:  # longer than the window
+            if not used:  # the frame is longer than the window
                 length = int.from_bytes(window[4:8], "little")
                 view = memoryview(read_exactly(file.fd, FILE_HEAD_BYTES + at, min(max(length, HEADER_BYTES), end - at)))
                 for _ in frames_in(view, source=str(path), whole=True):
@@ -147,13 +149,13 @@ def _scrub_open(path: Path, file: OpenFile, start: int, scrubbed: Scrubbed, sync
                 used = len(view)
         except CorruptLog as error:
             yield Finding(path, at + used, str(error))
-            return  # where the next frame starts is not known
+            return  # the start of the next frame is unknown
         at += used
         scrubbed.bytes += used
 
 
 def _whole_frames(window: memoryview) -> memoryview:
-    """The part of `window` that holds whole frames, as their lengths have it."""
+    """The start of `window` that consists of whole frames according to their lengths."""
     at = 0
     while at + HEADER_BYTES <= len(window):
         length = int.from_bytes(window[at + 4 : at + 8], "little")
@@ -228,7 +230,7 @@ def _frames(path: Path, body: Body, at: int, length: int, scrubbed: Scrubbed) ->
 
 
 def main(arguments: list[str]) -> int:
-    """The helper process."""
+    """Runs the child process; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m headrace.log.scrub", description="Checks a container's log.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")

@@ -1,4 +1,4 @@
-"""The index over a range of a chunk in its lasting form: a delta checkpoint of the open chunk, or (part of) a footer.
+"""The index over a range of a chunk as it is stored: a checkpoint of an open chunk, or (part of) a chunk's footer.
 
     head, 128 bytes:
         0  8s    magic        b"HRINDEX1"
@@ -9,19 +9,20 @@
        32  5u64  counts       entries E, places N, epochs M, producers R, controls C
        72  56x                zero
     body: columns of i64, little-endian, in this order
-        E x 10: partitionlet (rising), first, last, max_timestamp, length, zero,
+        E x 10: partitionlet (ascending), first, last, max_timestamp, length, zero,
                 places end, epochs end, producers end, controls end
-                (each "end" counts rows up to and with this entry; an entry starts where the one before it ends)
+                (each "end" counts the rows up to and including this entry; an entry starts where the previous one ends)
         N x 4:  first, last, max_timestamp, at << 32 | length
         M x 2:  epoch, first offset
         R x 6:  producer, producer epoch, base sequence, last sequence, base offset, timestamp
         C x 2:  at << 32 | length, type
 
-Column by column, so that a look-up is a `bisect` over the mapped file: no object per entry, nothing in memory per
-partitionlet. Neighbouring frames of a partitionlet share a place of at most BLOCK_BYTES.
+The body is stored column by column, so that a look-up is a `bisect` over the mapped file: no object per entry, no
+memory per partitionlet. Adjacent frames of a partitionlet share a place of at most BLOCK_BYTES.
 
-Knows nothing of files but that one can be mapped, and that the disk may be unable to read a part of it: that is found
-out by other means before it is used (`Touch`), since in a mapped file it would end the process.
+Knows nothing of files except that they can be mapped, and that the disk may be unable to read a part of one. Such a
+part must be detected by an ordinary read before it is used (`Touch`), since an access to it in a mapped file would kill
+the process.
 """
 
 import struct
@@ -39,26 +40,27 @@ from headrace.log.files import mapped
 from headrace.log.index import NO_PRODUCER, ControlPlace, Place, ProducerBatch, Summary
 from headrace.log.table import Table, unpack_row
 
-if sys.byteorder != "little":  # the columns are used as they lie in the file
+if sys.byteorder != "little":  # the columns are used as they are in the file
     raise ImportError("Headrace's log needs a little-endian machine.")
 
 SEGMENT_MAGIC: Final = b"HRINDEX1"
 SEGMENT_HEAD_BYTES: Final = 128
 _HEAD: Final = struct.Struct("<8sII2Q5Q56x")
 BLOCK_BYTES: Final = 128 << 10
-"""A place of several frames is at most this long: a read may fetch one place too much at either end."""
+"""The greatest length of a place with several frames. A read may fetch one place too many at either end."""
 _SCAN_FROM: Final = 16
-"""Where one in so many entries is looked for, to go through them all is faster."""
+"""A look-up of more than 1/_SCAN_FROM of all entries scans all of them, which is faster than to bisect for each."""
 _LOW: Final = 0xFFFFFFFF
 Touch = Callable[[int, int], None]
-"""Has the disk read so many bytes from a place of a segment on. Raises `CorruptLog` where it cannot."""
+"""(offset in a segment, length): reads these bytes from the disk. Raises `CorruptLog` if the disk cannot read them."""
 _NO_PRODUCER: Final = NO_PRODUCER.to_bytes(8, "little", signed=True)
 _PACK_4: Final = struct.Struct("=4q").pack
 _PACK_10: Final = struct.Struct("=10q").pack
 
 
 class SegmentBuilder:
-    """Collects entries in rising order of partitionlet, and encodes them. Rows first: `encode` turns them."""
+    """Collects entries in ascending order of partitionlet, and encodes them. Entries are collected as rows; `encode`
+    turns them into columns."""
 
     def __init__(self) -> None:
         self._entries: array[int] = array("q")
@@ -76,8 +78,8 @@ class SegmentBuilder:
         producers: Iterable[Sequence[int]],
         controls: Iterable[ControlPlace],
     ) -> None:
-        """Adds one partitionlet: a `Summary`, its `Place`s (neighbours are joined up to BLOCK_BYTES), its (epoch,
-        first offset), `ProducerBatch`es and `ControlPlace`s, or plain tuples in their stead."""
+        """Adds one partitionlet: its `Summary`, its `Place`s (adjacent ones are joined up to BLOCK_BYTES), its (epoch,
+        first offset) pairs, `ProducerBatch`es and `ControlPlace`s. All but the last may be plain tuples."""
         rows = self._places
         end = -1
         length = 0
@@ -110,8 +112,8 @@ class SegmentBuilder:
         )
 
     def add_single(self, partitionlet: int, row: bytes) -> None:
-        """Adds a partitionlet of one data frame that no idempotent producer wrote and of no control frames; `row` as in
-        table.py. With very many topics that is most of them."""
+        """Adds a partitionlet that has one data frame, which no idempotent producer wrote, and no control frames. `row`
+        as in table.py. With very many topics most partitionlets are like that."""
         first, last, max_timestamp, where, epoch, _, _ = unpack_row(row)
         self._places.frombytes(row[:32])
         self._epochs.extend((epoch, first))
@@ -131,7 +133,7 @@ class SegmentBuilder:
         )
 
     def encode(self, *, start: int, end: int) -> list[bytes]:
-        """Head and body, ready to be written."""
+        """The segment as head and body, ready to be written."""
         groups = (
             (self._entries, 10),
             (self._places, 4),
@@ -150,7 +152,7 @@ def _encode_head(start: int, end: int, counts: Sequence[int], body_crc: int) -> 
 
 
 def encode_table(table: Table) -> list[bytes]:
-    """The segment that says what `table` does, as head and body."""
+    """The segment with the content of `table`, as head and body."""
     builder = SegmentBuilder()
     controls = table.controls_by_partitionlet()
     for partitionlet in table.partitionlets():
@@ -164,12 +166,12 @@ def encode_table(table: Table) -> list[bytes]:
 
 
 class Segment:
-    """A segment in a mapped file. The body's checksum is checked at the first use."""
+    """A segment in a mapped file. The body's checksum is verified at the first use."""
 
     __slots__ = ("_body_crc", "_counts", "_touch", "_verified", "_words", "end", "raw", "source", "start")
 
     def __init__(self, raw: memoryview, *, source: str, touch: Touch | None = None) -> None:
-        """`raw` starts with the head, and may go on behind the segment; raises `CorruptLog` for a bad head."""
+        """`raw` starts with the head, and may continue behind the segment. Raises `CorruptLog` for a bad head."""
         self.source = source
         self._touch = touch
         if touch is not None:
@@ -189,14 +191,14 @@ class Segment:
 
     @classmethod
     def map(cls, fd: int, offset: int, *, length: int, source: str) -> "Segment":
-        """Maps the segment that starts at `offset` of the file, which was just written or touched; `length` bytes are
-        there at most. Raises `OutOfDescriptors`."""
+        """Maps the segment that starts at `offset` of the file and is at most `length` bytes long. Its bytes must just
+        have been written or touched. Raises `OutOfDescriptors`."""
         return cls(mapped(fd, offset, length, what=source), source=f"{source}, byte {offset}")
 
     def verify(self) -> None:
         """Raises `CorruptLog` if the body's checksum does not match."""
         if not self._verified:
-            touch = self._touch  # threads may verify at once
+            touch = self._touch  # read once: threads may verify at the same time
             if touch is not None:
                 touch(SEGMENT_HEAD_BYTES, len(self.raw) - SEGMENT_HEAD_BYTES)
             if crc32c(self.raw[SEGMENT_HEAD_BYTES:]) != self._body_crc:
@@ -206,16 +208,16 @@ class Segment:
 
     @property
     def entries(self) -> int:
-        """How many partitionlets."""
+        """The number of partitionlets."""
         return self._counts[0]
 
     @property
     def place_count(self) -> int:
-        """How many places."""
+        """The number of places."""
         return self._counts[1]
 
     def _find(self, partitionlet: int) -> int:
-        """The entry's row, or -1."""
+        """The row of a partitionlet's entry; -1 if it has none."""
         self.verify()
         entries = self._counts[0]
         row = bisect_left(self._words, partitionlet, 0, entries)
@@ -239,20 +241,21 @@ class Segment:
     # --- Part
 
     def summary(self, partitionlet: int, /) -> Summary | None:
-        """None: no frame of the partitionlet lies here."""
+        """The summary of a partitionlet; None if it has no frame in this segment."""
         entry = self._find(partitionlet)
         return None if entry < 0 else self._summary(entry)
 
     def summaries(self) -> Iterator[Summary]:
-        """All partitionlets, by id."""
+        """The summaries of all partitionlets, by id."""
         self.verify()
         words, entries = self._words, self._counts[0]
         columns = (words[column * entries : (column + 1) * entries] for column in range(5))
         return map(Summary._make, zip(*columns, strict=True))
 
     def held_of(self, partitionlets: Collection[int], /) -> list[int]:
-        """Those of `partitionlets` that have frames here. Reads the column of ids alone, and does not check it: what it
-        tells has to be looked up by what does, and what damage hides is left where it is until that is found."""
+        """Those of `partitionlets` that have frames in this segment. Reads only the column of ids, without verifying
+        its checksum: a caller must look up the returned ids with a method that verifies, and entries that damage hides
+        are missing until the damage is found."""
         entries = self._counts[0]
         if not entries:
             return []
@@ -270,14 +273,14 @@ class Segment:
         return found
 
     def newest(self) -> Iterable[tuple[int, int, int]]:
-        """See Part. Of columns, with no object per entry but this one."""
+        """See `Part.newest`. Works on columns, and creates no object per entry but the returned tuple."""
         self.verify()
         words, entries = self._words, self._counts[0]
         lasts, times, lengths = (words[column * entries : (column + 1) * entries] for column in (2, 3, 4))
         return compress(zip(words[:entries], lasts, times, strict=True), lengths)
 
     def places(self, partitionlet: int, /, offset: int) -> Iterator[Place]:
-        """Its places, from the one that holds `offset` (or the next one behind it) on."""
+        """The places of a partitionlet, from the one that holds `offset` (or the next one) on."""
         entry = self._find(partitionlet)
         if entry < 0:
             return
@@ -290,7 +293,7 @@ class Segment:
             yield Place(words[firsts + row], words[lasts + row], words[lasts + count + row], where >> 32, where & _LOW)
 
     def epochs(self, partitionlet: int, /) -> Sequence[tuple[int, int]]:
-        """(epoch, first offset in it), rising."""
+        """The (epoch, first offset in the epoch) of a partitionlet, ascending."""
         entry = self._find(partitionlet)
         if entry < 0:
             return ()
@@ -298,7 +301,7 @@ class Segment:
         return [(words[base + row], words[base + count + row]) for row in range(*self._rows(entry, 1))]
 
     def producers(self, partitionlet: int, /) -> Sequence[ProducerBatch]:
-        """At most the last five batches of each producer, a producer's in offset order."""
+        """Up to five last batches of each producer of a partitionlet; those of one producer in offset order."""
         entry = self._find(partitionlet)
         if entry < 0:
             return ()
@@ -309,7 +312,7 @@ class Segment:
         ]
 
     def controls(self, partitionlet: int, /) -> Sequence[ControlPlace]:
-        """Its control frames, in position order."""
+        """The control frames of a partitionlet, in position order."""
         entry = self._find(partitionlet)
         if entry < 0:
             return ()
@@ -320,7 +323,7 @@ class Segment:
         ]
 
     def all_controls(self) -> list[tuple[int, int]]:
-        """(place, length) of every control frame, in position order."""
+        """The (place, length) of all control frames, in position order."""
         self.verify()
         base = self._base(3)
         return [(word >> 32, word & _LOW) for word in sorted(self._words[base : base + self._counts[4]])]
@@ -332,7 +335,7 @@ class Segment:
         return sum(self._words[entries * 4 : entries * 5])
 
     def known_bytes(self) -> int:
-        """Bytes of all frames that it knows."""
+        """Bytes of all frames in this segment."""
         return self.data_bytes() + sum(length for _, length in self.all_controls())
 
     def has_one_partitionlet(self) -> bool:
@@ -344,7 +347,7 @@ class Segment:
 
 
 def segments_in(raw: memoryview, *, source: str, touch: Touch) -> Iterator[Segment]:
-    """The segments that fill `raw`, one behind the other. Raises `CorruptLog` at the first bad head."""
+    """The contiguous segments that fill `raw`. Raises `CorruptLog` at the first bad head."""
     at = 0
     while at < len(raw):
         segment = Segment(

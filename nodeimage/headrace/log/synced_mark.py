@@ -1,13 +1,14 @@
 """How far a log was synced: the file `synced`, a head (files.py) of kind b"SYNC" whose `start` is that position.
 
-Checkpoints prove it too, but only every 16 MiB. Between two of them a start could not tell what a crash left half
-written from what was acknowledged and damaged later: it would cut both, and the replica, still in sync by its format,
-could lead without what it had acknowledged (invariants 1, 14).
+Checkpoints prove how far a log was synced too, but only every 16 MiB. Between two checkpoints a start could not tell
+frames that a crash left half written from frames that were acknowledged and damaged later: it would cut both, and the
+replica, which still counts as in sync, could lead without records that it had acknowledged (invariants 1, 14).
 
-Written over in place by the log's writer thread, after a sync and at most once a second, or when nothing has been
-written for so long. Not synced itself: a process that is killed loses nothing by it, and what the power takes of it
-leaves an older proof, or none (a head that does not check), never one of what was not synced. One that the disk cannot
-read is damage: it may have proved that something was lost. What lowers a log's end (cutting.py) removes it first.
+The log's writer thread overwrites the mark in place after a sync, at most once a second, and also when nothing has been
+written for that long. The mark itself is not synced: killing the process loses nothing of it, and after a power failure
+it is an older proof or no proof (a head with a wrong checksum), but never claims more than was synced. A mark that the
+disk cannot read is damage, since it may have proved a loss. Operations that lower a log's end (cutting.py) remove it
+first.
 """
 
 import os
@@ -31,7 +32,8 @@ NAME: Final = "synced"
 
 
 def read_mark(folder: Path) -> int:
-    """The position below which the log in `folder` was synced; 0: nothing says so. Raises `CorruptLog`, OSError."""
+    """The position below which the log in `folder` was synced; 0 if there is no valid mark. Raises `CorruptLog`,
+    OSError."""
     path = folder / NAME
     try:
         file = OpenFile.open(path, os.O_RDONLY)
@@ -45,7 +47,8 @@ def read_mark(folder: Path) -> int:
 
 
 def keep_mark(folder: Path, position: int) -> None:
-    """[blocking] Of a log that is not open and was not synced: it is now, and must end at `position` or behind.
+    """[blocking] Records that a log that is not open has now been synced up to `position`, so that it must not end
+    earlier. Never lowers the mark.
 
     Durable. Raises `SyncFailed`, `OSError`.
     """
@@ -56,27 +59,27 @@ def keep_mark(folder: Path, position: int) -> None:
 
 
 def remove_mark(folder: Path) -> None:
-    """Before the log's end is lowered, or when it is known that it lies lower; whoever does that syncs the folder."""
+    """Removes the mark, before the log's end is lowered or once it is known to be lower. The caller syncs the folder."""
     (folder / NAME).unlink(missing_ok=True)
 
 
 class SyncedMark:
-    """The mark of a log that is written to. Its writer thread's own."""
+    """The mark of an open log. Only the log's writer thread uses it."""
 
     __slots__ = ("_file", "_path", "position")
 
     def __init__(self, folder: Path) -> None:
         self.position = -1
-        """What it says, as far as this log has written it."""
+        """The position last written to the mark by this object; -1: none yet."""
         self._path = folder / NAME
         self._file: OpenFile | None = None
 
     def put(self, position: int) -> None:
-        """Everything below `position` is synced. Where it cannot be written, it says what it said."""
+        """Records that everything below `position` is synced. If the mark cannot be written, it stays as it was."""
         try:
             if self._file is None:
                 self._file = OpenFile.open(self._path, os.O_RDWR | os.O_CREAT)
             os.pwrite(self._file.fd, FileHead(KIND, position).encode(), 0)
         except (OSError, OutOfDescriptors):
-            return  # there is less proof: nothing else is lost
+            return  # only the proof is missing; no data is lost
         self.position = position

@@ -1,13 +1,13 @@
 """The index of frames that have no checkpoint yet, in memory.
 
-Appended to by the event-loop thread alone, read by any thread meanwhile. That is safe without a lock because a run
-grows by one whole row in one call under the interpreter lock, nothing is ever changed or removed, and no reader keeps
-a `memoryview` of an array that may still grow.
+Only the event-loop thread appends to a table, and any thread reads it meanwhile. This is safe without a lock because a
+run grows by one whole row in one call under the interpreter lock, nothing is ever changed or removed, and no reader
+keeps a `memoryview` of an array that may still grow.
 
-A row is seven words of an `array`, no object per frame: first, last, largest timestamp, place << 32 | length, epoch,
-producer id, producer epoch << 32 | base sequence. A partitionlet's first row is kept as the bytes that it comes as:
-with very many topics there is no second one. A table covers `checkpoint_bytes` at most, so it stays small whatever the
-chunk holds.
+A row is seven words of an `array`, with no object per frame: first, last, largest timestamp, place << 32 | length,
+epoch, producer id, producer epoch << 32 | base sequence. The only row of a partitionlet is kept as packed bytes: with
+very many topics most have no second row. A table covers about `checkpoint_bytes`, so it stays small even if the chunk
+is large.
 """
 
 import struct
@@ -60,7 +60,7 @@ class Table:
         producer: int,
         sequence: int,
     ) -> None:
-        """Adds a data frame; `sequence` is producer epoch << 32 | base sequence (positional: a hot call)."""
+        """Adds a data frame; `sequence` is producer epoch << 32 | base sequence (positional arguments: a hot call)."""
         row = _pack_row(first, last, max_timestamp, place << 32 | length, epoch, producer, sequence)
         run = self._runs.get(partitionlet)
         if run is None:
@@ -77,22 +77,22 @@ class Table:
         self.end = place + length
 
     def add_gap(self, *, place: int, length: int) -> None:
-        """Goes past a gap frame: it belongs to no partitionlet, and what no index knows is a gap."""
+        """Skips a gap frame, which has no entry in an index (gaps.py)."""
         self.end = place + length
 
     def last_of(self, partitionlet: int) -> tuple[int, int] | None:
-        """(last offset, its epoch), or None."""
+        """The (last offset, its epoch) of a partitionlet; None if it has no data frame in this table."""
         run = self._run(partitionlet)
         return None if run is None else (run[-STRIDE + 1], run[-STRIDE + 4])
 
     def partitionlets(self) -> list[int]:
-        """All ids that have a frame here, sorted."""
+        """The ids of all partitionlets that have a frame in this table, sorted."""
         return sorted(set(self._runs).union(self._controls[0::3]))
 
     def entry(
         self, partitionlet: int
     ) -> tuple[Sequence[int], Iterable[Sequence[int]], Sequence[tuple[int, int]], Sequence[ProducerBatch]]:
-        """Summary, places, epochs and producers of one partitionlet, the first two as plain tuples."""
+        """The summary, places, epochs and producers of one partitionlet; summary and places may be plain tuples."""
         run = self._run(partitionlet)
         if run is None:
             return (partitionlet, -1, -1, -1, 0), (), (), ()
@@ -116,7 +116,7 @@ class Table:
         return summary, places, self.epochs(partitionlet), self.producers(partitionlet)
 
     def single(self, partitionlet: int) -> bytes | None:
-        """The only row of a partitionlet; None: it has none, or several."""
+        """The only row of a partitionlet, packed; None if it has no row, or several."""
         run = self._runs.get(partitionlet)
         return run if isinstance(run, bytes) else None
 
@@ -127,7 +127,7 @@ class Table:
     # --- Part
 
     def summary(self, partitionlet: int, /) -> Summary | None:
-        """None: no frame of the partitionlet lies here."""
+        """The summary of a partitionlet; None if it has no frame in this table."""
         run = self._run(partitionlet)
         if run is None:
             return Summary(partitionlet, -1, -1, -1, 0) if partitionlet in self._controls[0::3] else None
@@ -140,18 +140,18 @@ class Table:
         )
 
     def summaries(self) -> Iterator[Summary]:
-        """All partitionlets, by id."""
+        """The summaries of all partitionlets, by id."""
         for partitionlet in self.partitionlets():
             if summary := self.summary(partitionlet):
                 yield summary
 
     def held_of(self, partitionlets: Collection[int], /) -> list[int]:
-        """Those of `partitionlets` that have frames here."""
+        """Those of `partitionlets` that have frames in this table."""
         controls = set(self._controls[0::3])
         return [each for each in partitionlets if each in self._runs or each in controls]
 
     def newest(self) -> Iterable[tuple[int, int, int]]:
-        """(partitionlet, last offset, largest timestamp) of all that have data frames here."""
+        """The (partitionlet, last offset, largest timestamp) of all partitionlets with data frames in this table."""
         for partitionlet, run in list(self._runs.items()):
             if isinstance(run, bytes):
                 _, last, max_timestamp, *_ = unpack_row(run)
@@ -171,7 +171,7 @@ class Table:
             yield Place(first, last, max_timestamp, where >> 32, where & _LOW)
 
     def epochs(self, partitionlet: int, /) -> Sequence[tuple[int, int]]:
-        """(epoch, first offset in it), rising."""
+        """The (epoch, first offset in the epoch) of a partitionlet, ascending."""
         run = self._run(partitionlet)
         if run is None:
             return ()
@@ -184,7 +184,7 @@ class Table:
         return list(found.items())
 
     def producers(self, partitionlet: int, /) -> Sequence[ProducerBatch]:
-        """At most the last five batches of each producer, a producer's in offset order."""
+        """Up to five last batches of each producer of a partitionlet; those of one producer in offset order."""
         run = self._run(partitionlet)
         if run is None:
             return ()
@@ -215,7 +215,7 @@ class Table:
         return found
 
     def controls(self, partitionlet: int, /) -> Sequence[ControlPlace]:
-        """Its control frames, in position order."""
+        """The control frames of a partitionlet, in position order."""
         controls = self._controls[:]
         return [
             ControlPlace(controls[i + 1] >> 32, controls[i + 1] & _LOW, controls[i + 2])
@@ -224,7 +224,7 @@ class Table:
         ]
 
     def controls_by_partitionlet(self) -> dict[int, list[ControlPlace]]:
-        """All control frames, each partitionlet's in position order."""
+        """All control frames by partitionlet, each list in position order."""
         found: dict[int, list[ControlPlace]] = {}
         controls = self._controls[:]
         for i in range(0, len(controls), 3):
@@ -233,7 +233,7 @@ class Table:
         return found
 
     def all_controls(self) -> list[tuple[int, int]]:
-        """(place, length) of every control frame, in position order."""
+        """The (place, length) of all control frames, in position order."""
         return [(word >> 32, word & _LOW) for word in self._controls[1::3]]
 
     def data_bytes(self) -> int:
@@ -242,7 +242,7 @@ class Table:
         return sum(word & _LOW for run in runs for word in run[3::STRIDE])
 
     def known_bytes(self) -> int:
-        """Bytes of all frames that it knows."""
+        """Bytes of all frames in this table."""
         return self.data_bytes() + sum(word & _LOW for word in self._controls[1::3])
 
     def has_one_partitionlet(self) -> bool:

@@ -1,9 +1,9 @@
-"""The newest batches, in memory, so that consumers at the end of a partition read no disk.
+"""A cache of the newest batches in memory, so that consumers at the end of a partition cause no disk reads.
 
-The event-loop thread's own. What the cache holds of a partitionlet is always its newest batches without a gap: batches
-leave in the order in which they came. Each counts ENTRY_COST on top of its bytes, which is about what the interpreter
-spends on it, so that a hundred thousand small batches keep to the limit too. Of a partitionlet with one batch here, as
-with very many topics, nothing else is kept.
+Only the event-loop thread uses it. The cache always holds the newest batches of a partitionlet without a gap: batches
+leave in the order in which they were added. Each batch counts ENTRY_COST in addition to its bytes, about the memory
+that the interpreter needs for it, so that a hundred thousand small batches respect the limit too. A partitionlet with
+only one batch in the cache, the usual case with very many topics, is kept as a plain tuple.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,35 +15,35 @@ _COMPACT_FROM: Final = 64
 
 
 class _Run:
-    """A partitionlet's batches. Rows below `head` have left."""
+    """A partitionlet's batches. Rows below `head` have been dropped."""
 
     __slots__ = ("batches", "ends", "floor", "head", "lasts")
 
     def __init__(self, floor: int) -> None:
-        self.floor = floor  # the first offset from which on all is here
+        self.floor = floor  # from this offset on, all batches are in the cache
         self.head = 0
         self.lasts: list[int] = []
         self.ends: list[int] = []  # running sum of batch bytes
         self.batches: list[memoryview | None] = []
 
 
-_One = tuple[int, int, memoryview]
-"""A single batch: its first offset, its last, and itself."""
+_Single = tuple[int, int, memoryview]
+"""A partitionlet's only batch in the cache: (first offset, last offset, batch)."""
 
 
 class TailCache:
-    """Keeps about `limit` bytes."""
+    """Keeps the newest batches up to `limit` bytes in total; 0: none."""
 
     __slots__ = ("_limit", "_order", "_runs", "used")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._runs: dict[int, _Run | _One] = {}
+        self._runs: dict[int, _Run | _Single] = {}
         self._order: deque[int] = deque()
         self.used = 0
 
     def add(self, partitionlet: int, first: int, last: int, batch: memoryview) -> None:
-        """Adds the newest batch of `partitionlet`; the oldest of all leave when the limit is reached."""
+        """Adds the newest batch of `partitionlet`; drops the oldest batches of all partitionlets beyond the limit."""
         if not self._limit:
             return
         run = self._runs.get(partitionlet)
@@ -63,7 +63,7 @@ class TailCache:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Drops until the limit is kept."""
+        """Drops the oldest batches until the limit is respected."""
         used, limit, order, runs = self.used, self._limit, self._order, self._runs
         while used > limit:
             partitionlet = order.popleft()
@@ -87,9 +87,9 @@ class TailCache:
         self.used = used
 
     def read(self, partitionlet: int, offset: int, *, limit: int, max_bytes: int) -> list[memoryview] | None:
-        """The batches from the one that holds `offset` on that end below `limit`, up to `max_bytes`, at least one.
+        """The batches that end below `limit`, from the one that holds `offset` on: up to `max_bytes`, but at least one.
 
-        None: what holds `offset` is not here. Empty: there is nothing at or behind `offset` below `limit`.
+        None: the batch with `offset` is not in the cache. Empty: no batch at or behind `offset` ends below `limit`.
         """
         run = self._runs.get(partitionlet)
         if run is None:
@@ -117,9 +117,9 @@ class TailCache:
         self.used = 0
 
 
-def _run_of(one: _One) -> _Run:
-    """What holds one batch, and may hold more."""
-    first, last, batch = one
+def _run_of(single: _Single) -> _Run:
+    """The run that replaces a partitionlet's single batch, so that more batches can be added."""
+    first, last, batch = single
     run = _Run(first)
     run.lasts.append(last)
     run.ends.append(len(batch))

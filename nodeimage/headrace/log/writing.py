@@ -1,18 +1,20 @@
-"""The way to the disk: what one sync cycle writes, in which order, and the spare chunk.
+"""Writing to disk: what one sync cycle writes, in which order, and spare chunk files.
 
 A job is a list of portions in position order. Each portion belongs to one chunk and at most one table, and is written,
-synced and (when it completes a table) checkpointed before the next one starts. Two promises rest on that order:
+synced and (if it completes a table) checkpointed before the next portion starts. Two guarantees follow from that order:
 
-- a chunk's file appears only after all of the chunk before it is synced, so only the newest chunk can have a torn tail;
-- frames behind a checkpoint are written only after it is durable, so a start scans one table's worth at most.
+- a chunk's file appears only after the previous chunk is completely synced, so only the newest chunk can have a torn
+  tail;
+- frames behind a checkpoint are written only after the checkpoint is durable, so a start scans at most one table's
+  worth of frames.
 
-Two jobs that are single writes to one chunk may be under way at a time (`pends_one_write`), and reach the disk in
-either order; a crash may leave the second without the first. A start takes what is behind such a hole for a torn tail
-(recovery.py), which it is: the second counts only once the first does.
+Two jobs that are single writes to one chunk may be in progress at a time (`pends_one_write`), and reach the disk in
+either order; a crash may leave the second without the first. A start treats the frames behind such a hole as a torn
+tail (recovery.py). This is right, since the second job is not acknowledged before the first.
 
-A checkpoint for which the disk has no room, or the process no descriptor, is put off, not an error: frames have their
-place in a preallocated file. Where a chunk's file cannot appear for want of a descriptor, nothing of its portion has
-been done, and the job is written again from there.
+A checkpoint for which the disk has no room, or the process no descriptor, is put off and is not an error, since the
+frames lie in a preallocated file. If a chunk's file cannot appear for want of a descriptor, nothing of its portion has
+been written, and the job is resumed with that portion.
 """
 
 import os
@@ -47,19 +49,19 @@ class Spare:
     capacity: int
 
     def drop(self) -> None:
-        """[blocking] It is not needed any more."""
+        """[blocking] Removes the file, which is no longer needed."""
         with suppress(FileNotFoundError):
-            if os.path.samestat(self.path.stat(), os.fstat(self.file.fd)):  # another log may have this name by now
+            if os.path.samestat(self.path.stat(), os.fstat(self.file.fd)):  # another log may use this path by now
                 self.path.unlink()
 
 
 @dataclass(slots=True)
 class Portion:
-    """Frames of one chunk that lie side by side from place `at` on.
+    """Contiguous frames of one chunk from place `at` on.
 
-    `gaps`: (buffers before it, bytes) of what stays unwritten between; `nbytes` counts that too. `spare`: the file that
-    first becomes the chunk's. `table`: to be checkpointed behind these frames; what came of it (and of tables put off
-    before) is left in `saved`.
+    `gaps`: (number of buffers before the gap, bytes) of each stretch that stays unwritten; `nbytes` includes them.
+    `spare`: a spare that must become the chunk's file first. `table`: to be checkpointed after these frames; `saved`
+    receives the checkpoints written, also those of tables put off before.
     """
 
     chunk: Chunk
@@ -72,17 +74,17 @@ class Portion:
     saved: list[tuple[Table, Segment]] = field(default_factory=list)
 
     def leave_out(self, length: int) -> None:
-        """Goes on `length` bytes further; what lies between stays unwritten."""
+        """Adds a stretch of `length` bytes that stays unwritten."""
         self.gaps.append((len(self.buffers), length))
         self.nbytes += length
 
 
 @dataclass(slots=True)
 class WriteJob:
-    """All that was pending. `end` is the position behind it; `nbytes` may be 0 when only a checkpoint is due.
+    """All frames that were pending. `end`: the position behind them. `nbytes` may be 0 if only a checkpoint is due.
 
-    `done`: so many portions are on the disk, where a try to write the job was put off. `took`: seconds, once it is
-    written.
+    `done`: the number of portions that are on the disk, for resuming a job that was put off. `took`: seconds that
+    writing took, once the job is written.
     """
 
     portions: list[Portion]
@@ -94,8 +96,8 @@ class WriteJob:
 
 @dataclass(frozen=True, slots=True)
 class DirectWrite:
-    """One call to the kernel that writes all of a job: `buffers`, which are `nbytes` long, into a file that is open and
-    holds the place for them. With `flags` it syncs them too, if they are to be synced."""
+    """A single system call that writes all of a job: `buffers`, which are `nbytes` long, at `offset` of a preallocated
+    file. `flags` make the call sync too, if the job must be synced."""
 
     file: OpenFile
     offset: int
@@ -105,7 +107,8 @@ class DirectWrite:
 
 
 def open_again(chunk: Chunk) -> OpenFile | None:
-    """[blocking] The file of an open chunk, opened once more. None: it is not there, or no longer.
+    """[blocking] Opens the file of an open chunk a second time. None: the chunk was closed, or its path leads to
+    another file.
 
     Raises `OutOfDescriptors`, OSError.
     """
@@ -117,7 +120,7 @@ def open_again(chunk: Chunk) -> OpenFile | None:
 
 
 def pends_one_write(portions: Sequence[Portion]) -> bool:
-    """Whether they are frames that lie side by side in the open chunk, with no checkpoint behind them."""
+    """Whether `portions` are contiguous frames of a chunk that has its file, without a checkpoint after them."""
     if len(portions) != 1:
         return False
     portion = portions[0]
@@ -125,9 +128,9 @@ def pends_one_write(portions: Sequence[Portion]) -> bool:
 
 
 def direct_write(job: WriteJob, *, fsync: bool, beside: OpenFile | None = None) -> DirectWrite | None:
-    """What `job` comes to where it is one call. None: it takes `write_portion`.
+    """The single system call that writes all of `job`. None: the job needs `write_portion`.
 
-    `beside`: the same file, opened once more, for a write that goes beside another.
+    `beside`: a second open file of the chunk, for a write in parallel with another.
     """
     if job.done or not pends_one_write(job.portions):
         return None
@@ -141,15 +144,16 @@ def direct_write(job: WriteJob, *, fsync: bool, beside: OpenFile | None = None) 
 
 
 def open_file_bytes(held: int, *, least: int, most: int) -> int:
-    """The size of the next chunk's file while it is open: as much as the log has `held` so far, in steps of `least`.
+    """The size of the next chunk's file while it is open: the bytes that the log holds so far, rounded up to a multiple
+    of `least`, and at most `most`.
 
-    So a log of little takes little of the disk, and a growing one is soon written in chunks of `most`.
+    So a small log takes little of the disk, and a growing log soon has chunks of `most` bytes.
     """
     return min(-(-max(held, least) // least) * least, most)
 
 
 def make_spare_file(path: Path, capacity: int) -> Spare:
-    """Preallocates room for `capacity` bytes of frames. Raises `StorageFull` and leaves nothing behind."""
+    """Preallocates room for `capacity` bytes of frames. Raises `StorageFull` and then leaves no file behind."""
     with synced_folder(path.parent), full_disk_as_storage_full(path):
         file = OpenFile.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
@@ -162,9 +166,10 @@ def make_spare_file(path: Path, capacity: int) -> Spare:
 
 
 def write_portion(portion: Portion, *, fsync: bool, written: Callable[[int], None]) -> None:
-    """Writes, syncs and checkpoints one portion. `written` is told the position up to which frames can be read back.
+    """Writes, syncs and checkpoints one portion. Calls `written` with the position up to which frames can be read back.
 
-    Raises `OSError`; after a failed sync the process must end (invariant 13). `OutOfDescriptors`: nothing is done.
+    Raises `OSError`, and after a failed sync the process must end (invariant 13); `OutOfDescriptors` before anything
+    has been written.
     """
     chunk = portion.chunk
     file = chunk.body.opened()
@@ -193,7 +198,7 @@ def write_portion(portion: Portion, *, fsync: bool, written: Callable[[int], Non
                 portion.saved.append((table, segment))
                 del chunk.unsaved[0]
         except StorageFull:
-            pass  # put off until the next one is due; until then a start scans more
+            pass  # put off until the next checkpoint is due; until then a start scans more
 
 
 def _become_chunk(spare: Spare, chunk: Chunk, *, fsync: bool) -> None:

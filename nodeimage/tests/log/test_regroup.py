@@ -126,7 +126,7 @@ def test_it_is_known_before_whether_the_disk_has_room_for_a_regrouping(
 def test_a_regrouping_that_finds_the_disk_full_leaves_nothing(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.log.regroup._HASTY_PIECE_BYTES", 1000)
+    monkeypatch.setattr("headrace.log.regroup._PIECE_BYTES_WITHOUT_PAUSES", 1000)
     chunk = mixed_chunk(writing)
     held = sorted(writing.folder.iterdir())
     pieces = itertools.count()

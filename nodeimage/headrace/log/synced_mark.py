@@ -59,7 +59,7 @@ def keep_mark(folder: Path, position: int) -> None:
 
 
 def remove_mark(folder: Path) -> None:
-    """Removes the mark, before the log's end is lowered or once it is known to be lower. The caller syncs the folder."""
+    """Removes the mark, before the log's end is lowered or once it is known to be lower. Callers sync the folder."""
     (folder / NAME).unlink(missing_ok=True)
 
 

@@ -1,8 +1,8 @@
-"""The pieces that are compiled to machine code, each None where this Headrace was built without it; all can be missing.
+"""The compiled extension modules. Each is None if this Headrace was built without it, and all are optional.
 
-`writer`: writes to files without the interpreter's lock (_writer.c). What stands in for it: threads of Python
-(container/writer_pool.py). `codecs`: what each request and each record comes through, for what is sound and usual
-(_codecs.py). What stands in for it, and does the rest always: the functions in `wire` and `log` that call it.
+`writer` writes to files without the interpreter lock (_writer.c); without it, Python threads do
+(container/writer_pool.py). `codecs` reads and writes valid, ordinary requests and records (_codecs.py); the functions
+in `wire` and `log` that call it handle everything else, and everything if it is missing.
 """
 
 import os
@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 
 class Codecs(Protocol):
-    """What _codecs.py has. `made` is the class of the result, a named tuple. Numbers beyond their field raise
-    OverflowError."""
+    """The functions of _codecs.py. `made` is the class of the result, a named tuple. All raise OverflowError for a
+    number that its field cannot hold."""
 
     def read_batch(self, view: Buffer, check_crc: bool, from_client: bool, made: type[T], /) -> T | None:
-        """See `wire.batch.read_batch`; None: the batch is not sound."""
+        """See `wire.batch.read_batch`; None: the batch is invalid."""
 
     def stamp(self, view: Buffer, base_offset: int, leader_epoch: int, /) -> bool:
-        """See `wire.batch.stamp`; False: nothing is written."""
+        """See `wire.batch.stamp`; False: nothing was written."""
 
     def scan_records(
         self, view: Buffer, start: int, count: int, base_timestamp: int, most_keyless: int, made: type[T], /
     ) -> T | None:
-        """See `wire.records.check_records`, of records that go from `start` to the end of `view`; None: they are not
-        sound. Of a large view the interpreter's lock is let go of: nobody may write to it."""
+        """See `wire.records.check_records`, for the records from `start` to the end of `view`; None: they are invalid.
+        For a large view the interpreter lock is released, so nothing may write to the view meanwhile."""
 
     def read_records(
         self,
@@ -43,8 +43,8 @@ class Codecs(Protocol):
         made: type[T],
         /,
     ) -> tuple[list[T], int]:
-        """The next `most` records from place `at` on, or as many as are sound; and the place behind them.
-        `append_time`: that of all of them."""
+        """Up to `most` records from byte `at` on, fewer if an invalid one follows, and the position behind them.
+        `append_time`: the timestamp of all records; None: each has its own."""
 
     def batch_frame_header(
         self,
@@ -61,7 +61,7 @@ class Codecs(Protocol):
         """See `log.frames.batch_frame_header`."""
 
     def check_frames(self, frames: Buffer, position: int, /) -> int:
-        """See `log.frames.check_frames`; -1: something is wrong with them."""
+        """See `log.frames.check_frames`; -1: some frame is invalid, or its type is unusual."""
 
     def take_batches(
         self,
@@ -73,31 +73,31 @@ class Codecs(Protocol):
         max_bytes: int,
         /,
     ) -> int | None:
-        """See `log.frames.take_batches`; None: something is wrong, and `batches` is as it was."""
+        """See `log.frames.take_batches`; None: something is invalid, and `batches` is unchanged."""
 
     def read_request_header(self, buf: Buffer, flexible_from: dict[int, int], made: type[T], /) -> T | None:
-        """See `wire.header.read_request_header`; `flexible_from`: by key of an API, its first flexible version. None:
-        it is malformed, or rare."""
+        """See `wire.header.read_request_header`; `flexible_from`: the first flexible version by API key. None: the
+        header is malformed or unusual."""
 
     def decode_produce(self, buf: memoryview, body: int, version: int, made: type[T], part: type[Any], /) -> T | None:
-        """See `wire.produce.decode_request`; None: it is malformed, or rare."""
+        """See `wire.produce.decode_request`; None: the request is malformed or unusual."""
 
     def decode_fetch(
         self, buf: Buffer, body: int, version: int, made: type[T], topic: type[Any], partition: type[Any], /
     ) -> T | None:
-        """See `wire.fetch.decode_request`; None: it is malformed, or rare."""
+        """See `wire.fetch.decode_request`; None: the request is malformed or unusual."""
 
     def encode_produced(self, version: int, results: list[Any], throttle_ms: int, /) -> bytes | None:
-        """See `wire.produce.encode_response`; None: of an old version, or a result has a message."""
+        """See `wire.produce.encode_response`; None: the version is old, or a result has a message or record errors."""
 
 
 def _found(name: str) -> Any:
-    """The piece of this name, or None."""
+    """The extension module of this name; None if it is missing or disabled by HEADRACE_PURE."""
     if os.environ.get("HEADRACE_PURE", "") not in ("", "0"):
         return None
     try:
         return import_module(f"headrace.native.{name}")
-    except ImportError:  # there was no C compiler, or the library is for another platform
+    except ImportError:  # it was built without a C compiler, or for another platform
         return None
 
 

@@ -1,9 +1,9 @@
-# What _codecs.py uses of C, for Cython. See there.
+# Declarations of the C functions that _codecs.py uses, for Cython.
 
 cdef extern from *:
     """
-    /* CRC-32C of short runs, by the processor's own instruction where it has one: a call of the package crc32c costs more
-       than they do. Long runs are the package's, which sums three streams at a time. */
+    /* CRC-32C of short buffers by the processor's own instruction, if it has one, since a call of the package crc32c
+       would cost more than the checksum. Long buffers are left to the package, which sums three streams at a time. */
     #include <stddef.h>
     #include <stdint.h>
     #include <string.h>

@@ -1,15 +1,15 @@
-"""What each request and record comes through, for Cython to compile (.ci/build_native.py); it never runs as Python.
+"""Codecs of requests and records, compiled by Cython (.ci/build_native.py); this module never runs as Python.
 
-Each function does, for what is sound and usual, what its twin in Python does for everything; the twin is the function
-that calls it. For anything else, which is whatever is wrong or rare, it gives None, or tells how far it came, and the
-twin goes on. So an error has one place that tells it, and both accept the same. `native.Codecs` is its face.
+Each function handles valid, usual input like its Python twin, the function that calls it. For any other input, invalid
+or rare, it returns None or how far it came, and the twin continues. So each error is raised in only one place, and both
+accept the same input. `native.Codecs` is the interface.
 
-1. No byte is read or written that was not held against the end of its buffer before. Places stay between 0 and the
-   buffer's size; a length is compared with what is left (`length > end - at`), never added first.
-2. What was read is of 64 bits. Where a sum could overflow, that is looked at, or wanted (times of records that are
-   checked wrap, as in Java), and then done without a sign.
-3. A buffer does not change meanwhile: the interpreter's lock is held, but for long walks over records, to whose buffers
-   nobody writes. A length is read once, and what was compared is what is used.
+1. No byte is read or written before its position was compared with the end of its buffer. Positions stay between 0 and
+   the buffer's size; a length is compared with the bytes that are left (`length > end - at`), never added first.
+2. Numbers that were read have 64 bits. A sum that could overflow is either checked, or is meant to wrap (the times of
+   records in a check, as in Java) and is then computed with unsigned numbers.
+3. A buffer does not change meanwhile: the interpreter lock is held, except during long walks over records, to whose
+   buffers nothing writes. A length is read only once, so the value that was compared is the value that is used.
 """
 
 import cython
@@ -32,14 +32,14 @@ Word = cython.typedef(cython.ulonglong)
 BATCH_HEADER = cython.declare(cython.longlong, 61)
 LENGTH_PREFIX = cython.declare(cython.longlong, 12)
 BATCH_HEAD = cython.declare(cython.longlong, 21)
-"""What a batch's own CRC leaves out."""
+"""The bytes at the start of a batch that its own CRC does not cover."""
 FRAME_HEADER = cython.declare(cython.longlong, 56)
 SUMMED_END = cython.declare(cython.longlong, 77)
-"""Up to here a data frame's CRC goes."""
+"""The end of the bytes that a data frame's CRC covers."""
 MOST_SUMMED = cython.declare(cython.longlong, 768 if sums_here() else 0)
-"""Bytes that are summed here; more are summed faster by the package."""
+"""The most bytes whose checksum is computed here; the package is faster for more."""
 MOST_HELD = cython.declare(cython.longlong, 256 << 10)
-"""Bytes of records that are walked with the interpreter's lock held, some 0.4 ms at most."""
+"""The most bytes of records that are walked with the interpreter lock held, for about 0.4 ms at most."""
 MOST_PARTITIONS = cython.declare(cython.longlong, 1 << 17)
 MOST_KEYLESS = cython.declare(cython.int, 100)
 
@@ -92,7 +92,7 @@ def little64(at: Bytes) -> Word:
 @cython.nogil
 @cython.exceptval(check=False)
 def put_big(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uchar:
-    """Write the lowest `size` bytes of `value`; the place behind them."""
+    """Writes the lowest `size` bytes of `value`, big-endian; returns the position behind them."""
     place: cython.int
     for place in range(size):
         at[place] = cython.cast(cython.uchar, value >> (8 * (size - 1 - place)))
@@ -104,7 +104,7 @@ def put_big(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uchar
 @cython.nogil
 @cython.exceptval(check=False)
 def put_little(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uchar:
-    """Write the lowest `size` bytes of `value`; the place behind them."""
+    """Writes the lowest `size` bytes of `value`, little-endian; returns the position behind them."""
     place: cython.int
     for place in range(size):
         at[place] = cython.cast(cython.uchar, value >> (8 * place))
@@ -116,7 +116,7 @@ def put_little(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uc
 @cython.nogil
 @cython.exceptval(check=False)
 def put_uvarint(at: cython.p_uchar, value: Word) -> cython.p_uchar:
-    """Write an unsigned varint, at most 10 bytes; the place behind it."""
+    """Writes an unsigned varint, at most 10 bytes; returns the position behind it."""
     while value > 0x7F:
         at[0] = cython.cast(cython.uchar, value & 0x7F | 0x80)
         at += 1
@@ -130,9 +130,9 @@ def put_uvarint(at: cython.p_uchar, value: Word) -> cython.p_uchar:
 @cython.nogil
 @cython.exceptval(check=False)
 def varint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int), wraps: cython.bint) -> Int:
-    """Read a zigzag varint of at most ten bytes; the place behind it, -1 where there is none before `end`.
+    """Reads a zigzag varint of at most ten bytes; returns the position behind it, -1 if none ends before `end`.
 
-    One of more than 64 bits is none either, unless it `wraps`: then the others are dropped.
+    A varint of more than 64 bits is rejected too, unless `wraps`: then the excess bits are dropped.
     """
     if at >= end:
         return -1
@@ -163,7 +163,7 @@ def varint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int), wraps: cyt
 @cython.nogil
 @cython.exceptval(check=False)
 def uvarint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int)) -> Int:
-    """Read an unsigned varint of at most 32 bits; the place behind it, -1 where there is none before `end`."""
+    """Reads an unsigned varint of at most 32 bits; returns the position behind it, -1 if none ends before `end`."""
     found: Word = 0
     byte: cython.uint
     shift: cython.int = 0
@@ -184,7 +184,7 @@ def uvarint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int)) -> Int:
 @cython.inline
 @cython.exceptval(-1, check=False)
 def sum_of(crc: Word, raw: Bytes, size: Int) -> Int:
-    """The CRC-32C of `size` bytes behind those whose sum is `crc`; -1 with an error set."""
+    """The CRC-32C of `size` bytes that follow bytes with the checksum `crc`; -1 with an exception set."""
     if size <= MOST_SUMMED:
         return sum_here(cython.cast(cython.uint, crc), raw, size)
     memory = PyMemoryView_FromMemory(cython.cast(cython.p_char, raw), size, PyBUF_READ)
@@ -194,7 +194,7 @@ def sum_of(crc: Word, raw: Bytes, size: Int) -> Int:
 @cython.cfunc
 @cython.inline
 def new_tuple(made: object, count: Int) -> object:
-    """A tuple of the class `made`, each place of which has still to be filled by `put`, once."""
+    """An empty tuple of the class `made`, each of whose items must be set once by `put`."""
     return PyType_GenericAlloc(cython.cast(cython.pointer(PyTypeObject), made), count)
 
 
@@ -202,14 +202,14 @@ def new_tuple(made: object, count: Int) -> object:
 @cython.inline
 @cython.exceptval(-1, check=False)
 def put(into: object, place: Int, item: object) -> cython.int:
-    Py_INCREF(item)  # which the next line takes over
+    Py_INCREF(item)  # PyTuple_SetItem takes over this reference
     return PyTuple_SetItem(into, place, item)
 
 
 @cython.cfunc
 @cython.inline
 def item_of(named: object, place: Int) -> object:
-    """An item of a tuple, whose class may be derived. Raises IndexError, and SystemError for what is no tuple."""
+    """An item of a tuple, or of an instance of a derived class. Raises IndexError; SystemError for other objects."""
     return cython.cast(object, PyTuple_GetItem(named, place))
 
 
@@ -266,7 +266,7 @@ def batch_at(raw: Bytes, size: Int, check_crc: cython.bint, from_client: cython.
 
 
 def stamp(view: object, base_offset: Int, leader_epoch: cython.int, /) -> cython.bint:
-    """See `wire.batch.stamp`; False: nothing is written."""
+    """See `wire.batch.stamp`; False: nothing was written."""
     held: Py_buffer
     try:
         PyObject_GetBuffer(view, cython.address(held), PyBUF_WRITABLE)
@@ -293,7 +293,7 @@ Record = cython.struct(
     headers=cython.longlong,
     header_count=cython.longlong,
 )
-"""Where the parts of a record lie. A size below 0: there is none."""
+"""The positions of the parts of a record. A negative size: the part is null."""
 
 
 @cython.cfunc
@@ -301,7 +301,7 @@ Record = cython.struct(
 @cython.nogil
 @cython.exceptval(check=False)
 def field(raw: Bytes, at: Int, end: Int, start: cython.pointer(Int), size: cython.pointer(Int)) -> Int:
-    """Find bytes or null; the place behind them, -1 where they do not end by `end`."""
+    """Finds bytes or null; returns the position behind them, -1 if they do not end by `end`."""
     at = varint(raw, at, end, size, False)
     if at < 0 or size[0] > end - at:
         return -1
@@ -313,16 +313,16 @@ def field(raw: Bytes, at: Int, end: Int, start: cython.pointer(Int), size: cytho
 @cython.nogil
 @cython.exceptval(check=False)
 def record_at(raw: Bytes, at: Int, end: Int, found: cython.pointer(Record), wraps: cython.bint) -> Int:
-    """Look through the record that starts at `at`, headers included; the place behind it, -1 where it is not sound.
+    """Parses the record that starts at `at`, headers included; returns the position behind it, -1 if it is invalid.
 
-    `wraps`: its time may have more than 64 bits.
+    `wraps`: its timestamp may have more than 64 bits.
     """
     length: Int = 0
     at = varint(raw, at, end, cython.address(length), False)
     if at < 0 or length < 1 or length > end - at:
         return -1
     end = at + length
-    at = varint(raw, at + 1, end, cython.address(found.time), wraps)  # behind the attributes: one byte, any
+    at = varint(raw, at + 1, end, cython.address(found.time), wraps)  # behind the attributes, a byte of any value
     if at < 0:
         return -1
     at = varint(raw, at, end, cython.address(found.offset), False)
@@ -353,8 +353,8 @@ def record_at(raw: Bytes, at: Int, end: Int, found: cython.pointer(Record), wrap
 
 
 Walk = cython.struct(at=cython.longlong, place=cython.int, latest=cython.longlong, keyless=cython.int)
-"""How far a walk came: the place in the bytes, and the number, of the record that it stands at; of those before it the
-largest time, at least -1, and how many without a key it has noted."""
+"""The progress of a walk over records: the position (`at`) and the index (`place`) of the next record, the largest
+timestamp of the records before it (at least -1), and the number of records without a key that were noted."""
 
 
 @cython.cfunc
@@ -369,7 +369,8 @@ def walk(
     most: cython.int,
     walked: cython.pointer(Walk),
 ) -> cython.void:
-    """Go on over records whose offsets have no gap, up to `count`; note the first `most` of those without a key."""
+    """Walks over records up to index `count` or an invalid one, or one whose offset leaves a gap. Notes the indexes of
+    the first `most` records without a key."""
     found: Record
     timestamp: Int
     while walked.place < count:
@@ -422,7 +423,7 @@ def scan_records(
 @cython.nogil
 @cython.exceptval(check=False)
 def overflows(one: Int, other: Int) -> cython.bint:
-    """Whether the sum of both has more than 64 bits."""
+    """Whether the sum of both numbers needs more than 64 bits."""
     total: Int = cython.cast(Int, cython.cast(Word, one) + cython.cast(Word, other))
     return ((one ^ total) & (other ^ total)) < 0
 
@@ -430,7 +431,7 @@ def overflows(one: Int, other: Int) -> cython.bint:
 @cython.cfunc
 @cython.inline
 def piece(raw: Bytes, at: Int, size: Int) -> object:
-    """Bytes of their own, or None."""
+    """A copy of bytes; None for null (a negative `size`)."""
     if size < 0:
         return None
     return PyBytes_FromStringAndSize(cython.cast(cython.p_const_char, raw + at), size)
@@ -438,7 +439,7 @@ def piece(raw: Bytes, at: Int, size: Int) -> object:
 
 @cython.cfunc
 def headers_of(raw: Bytes, at: Int, end: Int, count: Int) -> object:
-    """The headers that `record_at` has looked through."""
+    """The headers of a record that `record_at` has parsed."""
     headers: list = []
     start: Int = 0
     size: Int = 0
@@ -454,8 +455,8 @@ def headers_of(raw: Bytes, at: Int, end: Int, count: Int) -> object:
 def read_records(
     view: object, at: Int, most: Int, base_offset: Int, base_timestamp: Int, append_time: object, made: object, /
 ) -> object:
-    """See `wire.batch.records_from`: the next `most` records from `at`, or fewer, up to one that is not sound; and the
-    place behind them. `append_time`: of all of them, or None."""
+    """See `wire.batch.unpacked_records`: up to `most` records from `at` on, fewer if an invalid one follows, and the
+    position behind them. `append_time`: the timestamp of all records, or None."""
     held: Py_buffer
     found: Record
     records: list = []
@@ -518,7 +519,7 @@ def batch_frame_header(
 
 
 def check_frames(frames: object, position: Int, /) -> Int:
-    """See `log.frames.check_frames`; -1: something is wrong, or rare."""
+    """See `log.frames.check_frames`; -1: some frame is invalid, or its type is unusual."""
     held: Py_buffer
     PyObject_GetBuffer(frames, cython.address(held), PyBUF_SIMPLE)
     try:
@@ -539,7 +540,7 @@ def end_of_frames(raw: Bytes, size: Int, position: Int) -> Int:
         frame: Bytes = raw + at
         length: Int = little32(frame + 4)
         kind: cython.int = frame[8]
-        here: Int = FRAME_HEADER if kind == 8 else length  # of a gap there is its header alone
+        here: Int = FRAME_HEADER if kind == 8 else length  # of a gap frame only the header is present
         least: Int = FRAME_HEADER + BATCH_HEADER if kind == 1 else FRAME_HEADER
         if (
             length < least
@@ -561,7 +562,7 @@ def end_of_frames(raw: Bytes, size: Int, position: Int) -> Int:
 
 
 def take_batches(view: object, batches: list, partitionlet: Int, offset: Int, limit: Int, max_bytes: Int, /) -> object:
-    """See `log.frames.take_batches`; None: something is wrong, and nothing was added to `batches`."""
+    """See `log.frames.take_batches`; None: something is invalid, and `batches` is unchanged."""
     held: Py_buffer
     before: Int = len(batches)
     PyObject_GetBuffer(view, cython.address(held), PyBUF_SIMPLE)
@@ -596,7 +597,7 @@ def take(
     limit: Int,
     left: cython.pointer(Int),
 ) -> cython.int:
-    """1: what is `left` of the bytes is right, or is -1 where the end is reached. 0: something is wrong."""
+    """1: success; `left` is the number of bytes left, or -1 if the end is reached. 0: something is invalid."""
     at: Int = 0
     while at < end:
         if end - at < FRAME_HEADER + BATCH_HEADER:
@@ -614,7 +615,7 @@ def take(
             if last >= limit or (left[0] < length - FRAME_HEADER and batches):
                 left[0] = -1
                 return 1
-            if left[0] < -(1 << 32):  # of so many bytes nobody asks; and what follows cannot overflow
+            if left[0] < -(1 << 32):  # no caller requests so many bytes, and the subtraction below cannot overflow
                 return 0
             if sum_of(0, frame + SUMMED_END, length - SUMMED_END) != big32(frame + FRAME_HEADER + 17):
                 return 0
@@ -632,7 +633,8 @@ def take(
 @cython.nogil
 @cython.exceptval(check=False)
 def text_at(raw: Bytes, at: Int, end: Int, flexible: cython.bint, size: cython.pointer(Int)) -> Int:
-    """Find a string or null; the place of its first byte, -1 where it does not end by `end`. A `size` of -1: null."""
+    """Finds a string or null; returns the position of its first byte, -1 if it does not end by `end`. A `size` of -1:
+    null."""
     if flexible:
         at = uvarint(raw, at, end, size)
         if at < 0:
@@ -651,7 +653,7 @@ def text_at(raw: Bytes, at: Int, end: Int, flexible: cython.bint, size: cython.p
 @cython.nogil
 @cython.exceptval(check=False)
 def count_at(raw: Bytes, at: Int, end: Int, flexible: cython.bint, count: cython.pointer(Int)) -> Int:
-    """Read the length of an array, or of bytes; the place behind it, -1 where there is none before `end`."""
+    """Reads the length of an array or of bytes; returns the position behind it, -1 if none ends before `end`."""
     if flexible:
         at = uvarint(raw, at, end, count)
         count[0] -= 1
@@ -667,21 +669,21 @@ def count_at(raw: Bytes, at: Int, end: Int, flexible: cython.bint, count: cython
 @cython.nogil
 @cython.exceptval(check=False)
 def behind_no_tags(raw: Bytes, at: Int, end: Int) -> Int:
-    """The place behind tagged fields of which there are none; -1 where there are some."""
+    """The position behind an empty set of tagged fields; -1 if the set is not empty."""
     return at + 1 if at < end and not raw[at] else -1
 
 
 @cython.cfunc
 @cython.inline
 def text(raw: Bytes, at: Int, size: Int) -> object:
-    """The string that `text_at` has found. Raises UnicodeDecodeError."""
+    """The string that `text_at` found; None for null. Raises UnicodeDecodeError."""
     if size < 0:
         return None
     return PyUnicode_DecodeUTF8(cython.cast(cython.p_const_char, raw + at), size, cython.NULL)
 
 
 def read_request_header(buf: object, flexible_from: dict, made: object, /) -> object:
-    """See `wire.header.read_request_header`; `flexible_from`: by key of an API, its first flexible version."""
+    """See `wire.header.read_request_header`; `flexible_from`: the first flexible version by API key."""
     held: Py_buffer
     PyObject_GetBuffer(buf, cython.address(held), PyBUF_SIMPLE)
     try:
@@ -880,7 +882,7 @@ def fetch_request(
         left -= 1
     if version >= 7:
         at = count_at(raw, at, end, flexible, cython.address(count))
-        if at < 0 or count != 0:  # what a session forgets is rare
+        if at < 0 or count != 0:  # forgotten topics are rare
             return None
     rack = ""
     if version >= 11:
@@ -910,7 +912,7 @@ def fetch_request(
 @cython.cfunc
 @cython.exceptval(-2)
 def fetch_partition(raw: Bytes, at: Int, end: Int, version: cython.int, partitions: list, made: object) -> Int:
-    """Read what is asked of one partition; the place behind it, -1 where something is wrong, or rare."""
+    """Reads the request for one partition; returns the position behind it, -1 if something is invalid or rare."""
     size: Int = 32 if version >= 12 else 28 if version >= 9 else 24 if version >= 5 else 16
     if end - at < size:
         return -1
@@ -943,7 +945,7 @@ def fetch_partition(raw: Bytes, at: Int, end: Int, version: cython.int, partitio
 
 
 def encode_produced(version: cython.int, results: list, throttle_ms: cython.int, /) -> object:
-    """See `wire.produce.encode_response`; None for older versions, and for results with a message."""
+    """See `wire.produce.encode_response`; None for versions below 5, and for results with messages or record errors."""
     if version < 5:
         return None
     if len(results) == 1:
@@ -1012,5 +1014,5 @@ def produced(version: cython.int, groups: list, throttle_ms: cython.int) -> obje
 @cython.nogil
 @cython.exceptval(check=False)
 def put_count(at: cython.p_uchar, count: Int, flexible: cython.bint) -> cython.p_uchar:
-    """Write an array's length, at most 10 bytes; the place behind it."""
+    """Writes an array's length, at most 10 bytes; returns the position behind it."""
     return put_uvarint(at, count + 1) if flexible else put_big(at, count, 4)

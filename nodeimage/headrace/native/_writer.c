@@ -1,13 +1,14 @@
-/* Threads that write to files, and never need Python's lock: see _writer.pyi for what callers see.
+/* Threads that write to files and never need Python's interpreter lock. _writer.pyi describes the interface.
 
-   A job is one call of pwritev2. `submit` pins the buffers and queues it, a thread of the queue's own writes, and what
-   is done waits for `take`; an eventfd, which the caller's event loop watches, is readable while anything is done.
-   Between `submit` and `take` no Python object is touched: the threads know file descriptors, addresses and lengths.
+   A job is one call of pwritev2. `submit` pins the buffers and queues the job, a thread of the queue carries it out,
+   and the completed job waits for `take`; an eventfd, which the caller's event loop watches, is readable while completed
+   jobs wait. Between `submit` and `take` no Python object is touched: the threads use only file descriptors, addresses
+   and lengths.
 
-   Who owns what: a `struct queue` belongs to all its threads and to the Python object, and goes with the last of them.
-   A job's buffers and token are released by `take` or `close`, on the thread that calls these. If the Python object goes
-   while jobs are under way, these are written to their ends, from buffers that nobody will ever release: memory is lost,
-   but never written from after it was given back. */
+   Ownership: a `struct queue` belongs to all its threads and to the Python object, and is freed with the last of them.
+   A job's buffers and token are released by `take` or `close`, on the calling thread. If the Python object is freed
+   while jobs are in progress, these jobs are completed from buffers that are never released: memory leaks, but none is
+   read after it was freed. */
 
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -27,7 +28,7 @@
 #define MOST_BUFFERS 1024   /* IOV_MAX of Linux */
 #define STACK_BYTES (1 << 20)
 
-/* What writes: bytes written, or an errno below 0. */
+/* The function that writes. Returns the number of bytes written, or a negative errno. */
 typedef ssize_t (*write_call)(int fd, const struct iovec *vectors, int count, int64_t offset, int flags);
 
 struct job {
@@ -49,17 +50,17 @@ struct list {
 };
 
 struct queue {
-    pthread_mutex_t lock; /* of all that follows, but what does not change */
-    pthread_cond_t more;  /* a job has come, or the end */
-    pthread_cond_t ended; /* a thread has */
+    pthread_mutex_t lock; /* protects all following fields, except those that never change */
+    pthread_cond_t more;  /* a job was queued, or the queue is closing */
+    pthread_cond_t ended; /* a thread has ended */
     struct list todo;
     struct list done;
-    int queued;  /* in `todo` */
+    int queued;  /* jobs in `todo` */
     int resting; /* threads that wait for `more` */
     int threads;
     int most_threads;
     int closing;
-    int holders; /* threads, and the Python object */
+    int holders; /* the number of threads, plus one for the Python object */
     int event;
     pid_t process;
     write_call call;
@@ -70,7 +71,7 @@ typedef struct {
     struct queue *queue; /* NULL: closed */
 } WriterObject;
 
-/* --- what runs without Python */
+/* --- runs without the interpreter lock */
 
 static void add(struct list *list, struct job *job)
 {
@@ -103,7 +104,7 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* `lock` is held, and is given up. */
+/* Gives up one reference to the queue. The caller holds `lock`, which is released. */
 static void let_go(struct queue *queue)
 {
     int left = --queue->holders;
@@ -141,11 +142,11 @@ static void *run(void *argument)
         job->seconds = now() - began;
 
         pthread_mutex_lock(&queue->lock);
-        int unheard = queue->done.first == NULL; /* else whoever came first tells of both */
+        int unheard = queue->done.first == NULL; /* else the event is already set for an earlier job */
         add(&queue->done, job);
         if (unheard) {
             uint64_t one = 1;
-            ssize_t told = write(queue->event, &one, sizeof one); /* cannot block: it is read before it is full */
+            ssize_t told = write(queue->event, &one, sizeof one); /* cannot block: `take` reads it before it is full */
             (void)told;
         }
     }
@@ -155,7 +156,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* One more thread; 0, or an errno. `lock` is held. */
+/* Starts one more thread. Returns 0 or an errno. The caller holds `lock`. */
 static int start_thread(struct queue *queue)
 {
     sigset_t all, before;
@@ -164,7 +165,7 @@ static int start_thread(struct queue *queue)
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    sigfillset(&all); /* signals are for Python's threads */
+    sigfillset(&all); /* signals are handled by Python's threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, &attributes, run, queue);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -177,7 +178,7 @@ static int start_thread(struct queue *queue)
     return error;
 }
 
-/* --- what runs with Python's lock */
+/* --- runs with the interpreter lock */
 
 static void free_job(struct job *job)
 {
@@ -283,7 +284,7 @@ static PyObject *writer_submit(PyObject *object, PyObject *arguments)
     for (; job->count < count; job->count++) {
         PyObject *buffer = PySequence_GetItem(buffers, job->count);
         int failed = buffer == NULL || PyObject_GetBuffer(buffer, &job->held[job->count], PyBUF_SIMPLE) < 0;
-        Py_XDECREF(buffer); /* the Py_buffer holds it */
+        Py_XDECREF(buffer); /* the Py_buffer holds a reference */
         if (failed) {
             free_job(job);
             return NULL;
@@ -298,7 +299,7 @@ static PyObject *writer_submit(PyObject *object, PyObject *arguments)
     add(&queue->todo, job);
     queue->queued++;
     if (queue->queued > queue->resting && queue->threads < queue->most_threads)
-        start_thread(queue); /* if it cannot be had, those that are there do it */
+        start_thread(queue); /* on failure the existing threads do the job */
     pthread_cond_signal(&queue->more);
     pthread_mutex_unlock(&queue->lock);
     Py_RETURN_NONE;
@@ -312,7 +313,7 @@ static PyObject *writer_take(PyObject *object, PyObject *unused)
     if (taken == NULL)
         return NULL;
     uint64_t times;
-    ssize_t told = read(queue->event, &times, sizeof times); /* before: what is done from now on tells of itself */
+    ssize_t told = read(queue->event, &times, sizeof times); /* first: jobs completed from now on set the event again */
     (void)told;
     pthread_mutex_lock(&queue->lock);
     struct job *job = take_all(&queue->done);
@@ -324,7 +325,7 @@ static PyObject *writer_take(PyObject *object, PyObject *unused)
         Py_XDECREF(outcome);
         free_job(job);
         job = next;
-        if (failed) { /* no memory: what is not told of is as if it had never returned */
+        if (failed) { /* out of memory: the results of the remaining jobs are lost */
             free_jobs(job);
             Py_DECREF(taken);
             return NULL;
@@ -360,7 +361,7 @@ static void writer_dealloc(PyObject *object)
     WriterObject *self = (WriterObject *)object;
     PyTypeObject *type = Py_TYPE(object);
     struct queue *queue = self->queue;
-    if (queue != NULL && queue->process == getpid()) { /* a child has neither the threads, nor perhaps the lock */
+    if (queue != NULL && queue->process == getpid()) { /* a forked child has no threads, and the lock may be stuck */
         pthread_mutex_lock(&queue->lock);
         queue->closing = 1;
         pthread_cond_broadcast(&queue->more);

@@ -1,4 +1,4 @@
-"""HEADRACE_ADMIN, our own API (key 24000, version 0, header v1): what Headrace's own tools ask a node of Headrace.
+"""HEADRACE_ADMIN, Headrace's own API (key 24000, version 0, header v1): calls from Headrace's tools to a node.
 
 Request  => reserved INT8 (0), msgpack [method, params]
 Response => msgpack {"error": code, "message": text or null, "result": anything}
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """A response; its result is decoded by type."""
+    """A response. Its result stays encoded, to be decoded by type later."""
 
     error: int
     message: str | None = None
@@ -24,9 +24,9 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 ANYTHING: Final = msgspec.msgpack.Decoder(Any)
-"""Takes every result as it is."""
+"""Decodes any result to plain Python objects."""
 MOST_REQUEST_BYTES: Final = 16 << 20
-"""Of an admin request: the largest have certificates, or what tens of thousands of partitions are asked for by."""
+"""The largest admin request. The largest ones contain certificates, or name tens of thousands of partitions."""
 _requests = msgspec.msgpack.Decoder(tuple[str, dict[str, Any]])
 _split_requests = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 _answers = msgspec.msgpack.Decoder(_Answer)
@@ -38,15 +38,15 @@ def encode_admin_request(method: str, params: Mapping[str, Any]) -> bytes:
 
 
 def decode_admin_request(body: Buffer) -> tuple[str, dict[str, Any]]:
-    """Method and parameters of an admin request. Raises `MalformedRequest`."""
+    """The method and parameters of an admin request. Raises `MalformedRequest`."""
     return _decoded(_requests, body)
 
 
 def split_admin_request(body: Buffer) -> tuple[str, msgspec.Raw]:
-    """Method and encoded parameters of an admin request. Raises `MalformedRequest`.
+    """The method and the encoded parameters of an admin request. Raises `MalformedRequest`.
 
-    Parameters are to be decoded as what their method takes: one byte of those that it does not take would become an
-    object of 64 bytes, for whoever may connect.
+    Decode the parameters as the type that the method takes: otherwise any client could turn each byte of unknown
+    parameters into an object of 64 bytes.
     """
     return _decoded(_split_requests, body)
 
@@ -68,9 +68,9 @@ def encode_admin_response(result: Any, *, error: int = 0, message: str | None = 
 
 
 def decode_admin_response(method: str, body: Buffer, result: msgspec.msgpack.Decoder[T]) -> T:
-    """What a call of `method` gave, as `result` decodes it.
+    """The result of a call of `method`, decoded by `result`.
 
-    Raises KafkaError with the node's code and message where it refused, `MalformedRequest`.
+    Raises KafkaError with the node's code and message if the node returned an error, `MalformedRequest`.
     """
     try:
         answer = _answers.decode(body)

@@ -1,7 +1,7 @@
-"""The APIs that Headrace knows: their keys, and from which version each is flexible (KIP-482).
+"""The APIs that Headrace knows: their keys, and the first flexible version of each (KIP-482).
 
-Both are Kafka's (clients/src/main/resources/common/message/*.json); a test holds them against kio's schemas. Which
-versions a node answers is said where they are answered (`headrace.kafka`), which of them a client asks, by the client.
+Both are defined by Kafka (clients/src/main/resources/common/message/*.json); a test compares them with kio's schemas.
+The versions that a node answers are declared in `headrace.kafka`, those that a client uses by the client.
 """
 
 from enum import IntEnum
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class ApiKey(IntEnum):
-    """Kafka's API keys. The lower-case name is that of kio's schema package."""
+    """Kafka's API keys. The lower-case name of a key is the name of kio's schema package."""
 
     PRODUCE = 0
     FETCH = 1
@@ -65,11 +65,11 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     LIST_CONFIG_RESOURCES = 74
     HEADRACE_ADMIN = 24000
-    """Our own: streams, chains, scrub. Its body is in `wire/admin_call.py`. Never advertised."""
+    """Headrace's own admin calls: streams, chains, scrub. `wire/admin_call.py` has the body. Never advertised."""
 
 
 class Versions(NamedTuple):
-    """A range of an API's versions; both ends are in it."""
+    """A range of an API's versions, including both ends."""
 
     lowest: int
     highest: int
@@ -136,5 +136,5 @@ _NEVER: Final = 1 << 15
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether bodies of this API and version use the compact encodings and tagged fields. No for an unknown API."""
+    """Whether bodies of this API and version use the compact encodings and tagged fields. False for an unknown API."""
     return version >= FLEXIBLE_FROM.get(api_key, _NEVER)

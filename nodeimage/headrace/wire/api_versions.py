@@ -1,6 +1,6 @@
-"""ApiVersions: how client and server find the versions that both speak (KIP-35, KIP-511).
+"""ApiVersions: how client and server find the versions that both support (KIP-35, KIP-511).
 
-Its response header is never flexible.
+The response header of this API is never flexible.
 """
 
 import struct
@@ -18,8 +18,8 @@ _RANGE = struct.Struct(">hhh")  # key, lowest version, highest version
 
 
 class Finalized(NamedTuple):
-    """A feature of the cluster (KIP-584): its level, and the range that the node supports. `epoch` rises with every
-    change of any."""
+    """A feature of the cluster (KIP-584): its level, and the range of levels that the node supports. `epoch` rises with
+    every change of any feature."""
 
     name: str
     level: int
@@ -36,7 +36,7 @@ def encode_response(
     *,
     error: Code = Code.NONE,
 ) -> bytes:
-    """The body of the response of a server that answers `apis`."""
+    """The body of the response of a server that supports `apis`."""
     fields: dict[str, object] = {
         "error_code": error,
         "api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in apis],
@@ -47,7 +47,7 @@ def encode_response(
 
 
 def _features(version: int, feature: Finalized) -> dict[str, object]:
-    # Clients of version 3 take a feature that begins at 0 for malformed (KAFKA-17011); a level of 0 is told to none.
+    # Clients of version 3 reject a feature whose range begins at 0 (KAFKA-17011); a level of 0 is sent to no client.
     oldest = feature.oldest if version >= ZERO_FROM else max(feature.oldest, 1)
     fields: dict[str, object] = {"finalized_features_epoch": feature.epoch}
     if oldest <= feature.newest:
@@ -61,8 +61,8 @@ def _features(version: int, feature: Finalized) -> dict[str, object]:
 
 @malformed
 def decode_v0_response(buf: Buffer) -> tuple[int, dict[int, tuple[int, int]]]:
-    """Error code and versions by API key, of a response of version 0, which every server gives. The request's body is
-    empty. Raises `MalformedRequest`.
+    """The error code and the versions by API key in a response of version 0, which every server supports. The body of
+    such a request is empty. Raises `MalformedRequest`.
     """
     (error,) = INT16.unpack_from(buf)
     count, pos = read_count(buf, INT16.size, False)

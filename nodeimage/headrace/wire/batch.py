@@ -1,14 +1,14 @@
 """Record batches of Kafka's format 2: check, stamp, read and build. Knows nothing of where they are stored.
 
-    RecordBatch => base_offset INT64, length INT32 (of what follows), leader_epoch INT32, magic INT8, crc UINT32,
+    RecordBatch => base_offset INT64, length INT32 (of the rest), leader_epoch INT32, magic INT8, crc UINT32,
                    attributes INT16, last_offset_delta INT32, base_timestamp INT64, max_timestamp INT64,
                    producer_id INT64, producer_epoch INT16, base_sequence INT32, record_count INT32, records [Record]
     Record      => length VARINT, attributes INT8, timestamp_delta VARLONG, offset_delta VARINT,
                    key VARINT-BYTES, value VARINT-BYTES, headers VARINT [key VARINT-STRING, value VARINT-BYTES]
 
-The CRC is CRC-32C from `attributes` to the end: base offset and leader epoch can be stamped without touching it.
-Attributes: bits 0-2 compression, 3 timestamp type (1 = append time), 4 transactional, 5 control. Records are packed as
-a whole when compressed. On the way from socket to disk a batch is opaque; only look-ups by time see inside.
+The CRC is CRC-32C from `attributes` to the end, so base offset and leader epoch can be stamped without changing it.
+Attributes: bits 0-2 compression, 3 timestamp type (1 = append time), 4 transactional, 5 control. The records of a batch
+are compressed as a whole.
 """
 
 import struct
@@ -32,24 +32,24 @@ CONTROL_BIT: Final = 0x20
 _BROKERS_BITS: Final = CONTROL_BIT | APPEND_TIME_BIT
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_LENGTH_PREFIX: Final = 12  # bytes of base offset and length, which `length` leaves out
+_LENGTH_PREFIX: Final = 12  # bytes of base offset and length, which `length` does not count
 _LENGTH_AT: Final = 8
 _EPOCH_AT: Final = 12
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 LAST_ATTRIBUTES_AT: Final = 22
-"""Where the byte of the attributes is that names the codec."""
+"""Offset in a batch of the attributes' byte that names the codec."""
 _MAX_TIMESTAMP_AT: Final = 35
 RECORD_COUNT_AT: Final = 57
 MOST_EMPTY: Final = 1 << 30
-"""Offsets of one batch that says that there are no records."""
+"""The most offsets that one batch without records (`gap_batches`) covers."""
 ABORT_MARKER: Final = 0
 COMMIT_MARKER: Final = 1
 _MARKER: Final = struct.Struct(">hh")
 """The key of a control record: version, type."""
 _MARKED: Final = struct.Struct(">hi")
-"""The value of a transaction's marker: version, epoch of the coordinator."""
+"""The value of a transaction marker: version, epoch of the coordinator."""
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -57,15 +57,17 @@ _INT64: Final = struct.Struct(">q")
 _UINT32: Final = struct.Struct(">I")
 _new_tuple: Final = tuple.__new__
 READ_AT_ONCE: Final = 256
-"""Records that machine code reads at a time."""
+"""Records that the compiled codec reads per call."""
 _native = codecs
 
 Header = tuple[str, bytes | None]
-"""A name and its value. A byte of the name that is no UTF-8 is a lone surrogate (`surrogateescape`)."""
+"""A record header: its name and value. A byte of the name that is not UTF-8 becomes a lone surrogate
+(`surrogateescape`)."""
 
 
 class BatchHeader(NamedTuple):
-    """A batch's header. `length` is that of the whole batch in bytes, with the 12 bytes before its own count."""
+    """A batch's header. `length` is the length of the whole batch in bytes, including the 12 bytes that the length
+    field on the wire does not count."""
 
     base_offset: int
     length: int
@@ -83,7 +85,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> int:
-        """The codec's number, see `wire/compression.py`."""
+        """The number of the codec, see `wire/compression.py`."""
         return self.attributes & COMPRESSION_BITS
 
     @property
@@ -98,7 +100,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def control(self) -> bool:
-        """Whether its records are markers of the broker, such as a transaction's end."""
+        """Whether the records are the broker's markers, such as the end of a transaction."""
         return bool(self.attributes & CONTROL_BIT)
 
 
@@ -113,11 +115,12 @@ class Record(NamedTuple):
 
 
 def read_batch(view: Buffer, *, check_crc: bool = True, from_client: bool = True) -> BatchHeader:
-    """The header of the batch that starts at `view[0]`, after checking that it is whole and sound.
+    """The header of the batch that starts at `view[0]`, after checking that the batch is complete and valid.
 
-    `view` may go on after the batch: `length` says where it ends. `from_client` holds it to what a producer may send:
-    offsets without gaps, its own timestamps, no control batch, a sequence where there is a producer id.
-    Raises `UnsupportedBatch` for magic 0 and 1, `CorruptBatch` for wrong lengths or CRC, else `InvalidBatch`.
+    `view` may continue after the batch, whose end the header's `length` gives. `from_client` also checks that a
+    producer may send the batch: offsets without gaps, no append time, no control batch, an epoch and a sequence if
+    there is a producer id. Raises `UnsupportedBatch` for magic 0 and 1, `CorruptBatch` for wrong lengths or a wrong
+    CRC, else `InvalidBatch`.
     """
     if _native is not None:
         header = _native.read_batch(view, check_crc, from_client, BatchHeader)
@@ -127,7 +130,7 @@ def read_batch(view: Buffer, *, check_crc: bool = True, from_client: bool = True
 
 
 def _read_batch(view: Buffer, check_crc: bool, from_client: bool) -> BatchHeader:
-    """The same in Python; it says what is wrong."""
+    """`read_batch` in Python, which raises the exceptions: the compiled codec does not."""
     available = len(view)
     if not available:
         raise InvalidBatch("no record batch where one is due")
@@ -159,7 +162,7 @@ def _read_batch(view: Buffer, check_crc: bool, from_client: bool) -> BatchHeader
     length += _LENGTH_PREFIX
     if length < BATCH_HEADER_SIZE or length > available:
         raise CorruptBatch(f"a record batch of {length} bytes, of which {available} are there")
-    # The class's own constructor takes its thirteen arguments one by one, and most of the time of this function.
+    # The class's own constructor takes its thirteen arguments one by one, which would be most of this function's time.
     header = _new_tuple(
         BatchHeader,
         (
@@ -193,7 +196,7 @@ def _read_batch(view: Buffer, check_crc: bool, from_client: bool) -> BatchHeader
 
 
 def _refuse_client(header: BatchHeader) -> NoReturn:
-    """Say what is wrong with a batch that no producer may send."""
+    """Raises `InvalidBatch` with the reason why no producer may send this batch."""
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise InvalidBatch(f"{header.record_count} records, last offset delta {header.last_offset_delta}")
     if header.attributes & _BROKERS_BITS:
@@ -202,7 +205,7 @@ def _refuse_client(header: BatchHeader) -> NoReturn:
 
 
 def stamp(view: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write the two fields that are the broker's into the batch at `view[0]`, in place. The CRC stays right."""
+    """Writes the two fields that the broker sets into the batch at `view[0]`, in place. The CRC stays valid."""
     if _native is not None and _native.stamp(view, base_offset, leader_epoch):
         return
     _INT64.pack_into(view, 0, base_offset)
@@ -210,7 +213,7 @@ def stamp(view: bytearray | memoryview, base_offset: int, leader_epoch: int) -> 
 
 
 def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
-    """Make `now_ms` the time of every record of the batch at `view[0]`, in place, and count the CRC again."""
+    """Makes `now_ms` the time of every record of the batch at `view[0]`, in place, and recomputes the CRC."""
     end = _INT32.unpack_from(view, _LENGTH_AT)[0] + _LENGTH_PREFIX
     _INT16.pack_into(view, _ATTRIBUTES_AT, _INT16.unpack_from(view, _ATTRIBUTES_AT)[0] | APPEND_TIME_BIT)
     _INT64.pack_into(view, _MAX_TIMESTAMP_AT, now_ms)
@@ -218,15 +221,15 @@ def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
 
 
 def stamp_max_timestamp(view: bytearray | memoryview, max_timestamp: int) -> None:
-    """Make it the largest time of the batch at `view[0]`, in place, and count the CRC again: its producer told another
-    than its records bear."""
+    """Sets the largest timestamp of the batch at `view[0]`, in place, and recomputes the CRC. For a producer whose
+    header and records disagree."""
     end = _INT32.unpack_from(view, _LENGTH_AT)[0] + _LENGTH_PREFIX
     _INT64.pack_into(view, _MAX_TIMESTAMP_AT, max_timestamp)
     _UINT32.pack_into(view, _CRC_AT, crc32c(memoryview(view)[_ATTRIBUTES_AT:end]))
 
 
 def uncompressed(batch: Buffer, raw: bytes) -> memoryview:
-    """The batch with its records as they are once unpacked; its CRC is that of before."""
+    """A copy of the batch with its decompressed records `raw`. Its CRC is still that of the compressed batch."""
     whole = bytearray(memoryview(batch)[:BATCH_HEADER_SIZE])
     attributes = _INT16.unpack_from(whole, _ATTRIBUTES_AT)[0] & ~COMPRESSION_BITS
     _INT16.pack_into(whole, _ATTRIBUTES_AT, attributes)
@@ -236,16 +239,16 @@ def uncompressed(batch: Buffer, raw: bytes) -> memoryview:
 
 
 def detached(batch: memoryview) -> memoryview:
-    """The batch for whoever keeps it: copied, if it would keep alive more than as much again of what it came in."""
+    """The batch for a caller that keeps it: copied if it is less than half of the buffer that it would keep alive."""
     if 2 * len(batch) < len(batch.obj):  # type: ignore[arg-type]  # bytes, a bytearray or an mmap
         return memoryview(bytes(batch))
     return batch
 
 
 def iter_batches(view: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each batch of a run of them, with its bytes. CRCs are not checked. Raises `CorruptBatch`.
+    """Each of the contiguous batches in `view`, with its bytes. CRCs are not checked. Raises `CorruptBatch`.
 
-    A part of a batch at the end is left out: a fetch response may end so (KIP-74).
+    An incomplete batch at the end is omitted: a fetch response may end with one (KIP-74).
     """
     rest = memoryview(view)
     while len(rest) >= BATCH_HEADER_SIZE:
@@ -258,17 +261,17 @@ def iter_batches(view: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def iter_records(view: Buffer) -> Iterator[Record]:
-    """The records of one or several batches back to back, in order. CRCs are not checked.
+    """The records of one or several contiguous batches, in order. CRCs are not checked.
 
-    A batch that unpacks to more than `compression.MAX_UNPACKED` bytes (128 MiB), or is not what its header says,
-    raises `CorruptBatch`.
+    Raises `CorruptBatch` for a batch that decompresses to more than `compression.MAX_UNPACKED` bytes (128 MiB), or does
+    not match its header.
     """
     for header, batch in iter_batches(view):
         yield from batch_records(header, batch)
 
 
 def batch_records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
-    """The records of one batch; a control batch has none for anybody. Raises as `iter_records`."""
+    """The records of one batch; none for a control batch, whose markers no client sees. Raises as `iter_records`."""
     return iter(()) if header.attributes & CONTROL_BIT else _records(header, batch)
 
 
@@ -278,18 +281,18 @@ def _records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
 
 
 def unpacked_records(header: BatchHeader, raw: bytes) -> Iterator[Record]:
-    """The records of a batch, which are `raw` once they are unpacked. Raises `CorruptBatch`."""
+    """The records of a batch from their decompressed bytes `raw`. Raises `CorruptBatch`."""
     number = at = 0
     if _native is not None:
         append_time = header.max_timestamp if header.append_time else None
         while number < header.record_count:
-            asked = min(READ_AT_ONCE, header.record_count - number)
+            most = min(READ_AT_ONCE, header.record_count - number)
             found, at = _native.read_records(
-                raw, at, asked, header.base_offset, header.base_timestamp, append_time, Record
+                raw, at, most, header.base_offset, header.base_timestamp, append_time, Record
             )
             yield from found
             number += len(found)
-            if len(found) < asked:
+            if len(found) < most:
                 break
     try:
         yield from _parse(raw, header, number, at)
@@ -298,7 +301,7 @@ def unpacked_records(header: BatchHeader, raw: bytes) -> Iterator[Record]:
 
 
 def _parse(raw: bytes, header: BatchHeader, number: int, pos: int) -> Iterator[Record]:
-    """The records from that `number` on, which starts at `pos`."""
+    """The records from index `number` on, which starts at byte `pos`."""
     for _ in range(number, header.record_count):
         length, pos = _varint(raw, pos)
         end = pos + length
@@ -327,7 +330,7 @@ def _parse(raw: bytes, header: BatchHeader, number: int, pos: int) -> Iterator[R
 
 
 def _varint(raw: bytes, pos: int) -> tuple[int, int]:
-    """A zigzag varint of at most 64 bits."""
+    """A zigzag varint of at most 64 bits, and the position behind it."""
     byte = raw[pos]
     pos += 1
     if byte < 0x80:
@@ -345,7 +348,7 @@ def _varint(raw: bytes, pos: int) -> tuple[int, int]:
 
 
 def _field(raw: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
-    """Bytes or null inside a record that ends at `end`."""
+    """Bytes or null inside a record that ends at `end`, and the position behind them."""
     length, pos = _varint(raw, pos)
     if length < 0:
         return None, pos
@@ -356,7 +359,7 @@ def _field(raw: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
 
 
 RecordIn = tuple[int, bytes | None, bytes | None, Sequence[Header]]
-"""What `build_batch` takes: timestamp, key, value, headers."""
+"""A record for `build_batch`: timestamp in milliseconds, key, value, headers."""
 
 
 def build_batch(
@@ -369,7 +372,10 @@ def build_batch(
     base_sequence: int = -1,
     attributes: int = 0,
 ) -> bytearray:
-    """A batch of `records`, one or more, with consecutive offsets. `attributes` adds bits to the codec's."""
+    """A batch of `records`, at least one, with consecutive offsets. `attributes`: more bits for the attributes.
+
+    Raises `InvalidBatch` if there is no record.
+    """
     if not records:
         raise InvalidBatch("a record batch has at least one record")
     base_timestamp = records[0][0]
@@ -395,9 +401,9 @@ def build_batch(
         0,
         base_offset,
         BATCH_HEADER_SIZE - _LENGTH_PREFIX + len(packed),
-        -1,  # leader epoch: the broker's
+        -1,  # leader epoch: set by the broker
         MAGIC,
-        0,  # CRC: below
+        0,  # CRC: set below
         compression | attributes,
         len(records) - 1,
         base_timestamp,
@@ -413,11 +419,11 @@ def build_batch(
 
 
 def gap_batches(first: int, last: int) -> list[bytearray]:
-    """Batches which say that no records lie from offset `first` to `last`; one, or one for each 2^30.
+    """Batches that cover offsets `first` to `last`, which have no records: one batch per 2^30 offsets.
 
-    Control batches, as the markers of transactions: clients show nothing of them, and go on behind them. (Some spin, or
-    read again, where a log ends with a batch of no record at all, as compaction may leave one elsewhere.) The record in
-    it is a marker at the last of the offsets. They have no time, so that no look-up leads to them.
+    They are control batches like transaction markers: clients skip them and continue behind them. (An empty batch, as
+    compaction may leave in Kafka, would not do: some clients spin or reread if a log ends with one.) The record in each
+    batch is a marker at the batch's last offset. It has no timestamp, so that no look-up by time finds it.
     """
     batches = []
     for begin in range(first, last + 1, MOST_EMPTY):
@@ -438,7 +444,7 @@ def gap_batches(first: int, last: int) -> list[bytearray]:
 
 
 def marker_type(header: BatchHeader, batch: Buffer) -> int | None:
-    """What the marker in a control batch says: 0 abort, 1 commit, others are Kafka's own; None: there is none.
+    """The type of the marker in a control batch: 0 abort, 1 commit, others are internal to Kafka; None: no marker.
 
     Raises `CorruptBatch`.
     """
@@ -465,9 +471,9 @@ def _put_field(out: bytearray, value: bytes | None) -> None:
 
 
 def find_by_time(view: Buffer, timestamp: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at or after `timestamp` in the batches, or None.
+    """The (offset, timestamp) of the first record at or after `timestamp` in the batches, or None.
 
-    Of a batch whose records cannot be read, the header alone counts: earlier versions stored what producers sent.
+    For a batch whose records cannot be read, only the header counts: earlier versions stored batches unchecked.
     """
     for header, batch in iter_batches(view):
         if header.max_timestamp < timestamp:
@@ -482,7 +488,7 @@ def find_by_time(view: Buffer, timestamp: int) -> tuple[int, int] | None:
 
 
 def find_max_time(view: Buffer) -> tuple[int, int]:
-    """(offset, timestamp) of the record with the largest timestamp, the first of equals. Raises `CorruptBatch`."""
+    """The (offset, timestamp) of the first record with the largest timestamp. Raises `CorruptBatch`."""
     latest: tuple[BatchHeader, memoryview] | None = None
     for header, batch in iter_batches(view):
         if latest is None or header.max_timestamp > latest[0].max_timestamp:

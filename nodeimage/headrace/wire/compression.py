@@ -1,4 +1,4 @@
-"""The codecs of record batches, with a bound on what they unpack to. Knows nothing of records.
+"""The compression codecs of record batches, with a bound on the decompressed size. Knows nothing of records.
 
 cramjam is imported at first use: a node that only passes batches through never needs it.
 """
@@ -17,20 +17,20 @@ ZSTD: Final = 4
 NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 MAX_UNPACKED: Final = 128 << 20
-"""The most bytes that one batch may unpack to. Above it a batch counts as corrupt: a hostile kilobyte may announce
-gigabytes. Kafka's own clients pack 1 MiB by default."""
+"""The most bytes to which one batch may decompress. A larger batch counts as corrupt, since a hostile kilobyte can
+announce gigabytes. Kafka's own clients compress 1 MiB by default."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2  # version, lowest compatible version
-_XERIAL_BLOCK: Final = 32 << 10  # bytes before packing, as Java's SnappyOutputStream has it
+_XERIAL_BLOCK: Final = 32 << 10  # uncompressed bytes per block, as in Java's SnappyOutputStream
 
 _LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"  # magic; version 1, independent blocks; 64 KiB; checksum of these
 _LZ4_BLOCK: Final = 64 << 10
-_LZ4_PLAIN: Final = 1 << 31  # a block stored as it is
+_LZ4_PLAIN: Final = 1 << 31  # flag of a block that is stored uncompressed
 
 
 def compress(compression: int, raw: bytes | bytearray) -> bytes:
-    """`raw` packed with codec `compression`. Raises `InvalidBatch` for a codec that Kafka does not have."""
+    """`raw` compressed with codec `compression`. Raises `InvalidBatch` for a codec that Kafka does not have."""
     if compression == NONE:
         return bytes(raw)
     if compression == GZIP:
@@ -52,7 +52,7 @@ def compress(compression: int, raw: bytes | bytearray) -> bytes:
 
 
 def _frame_lz4(raw: bytes | bytearray) -> bytes:
-    """An LZ4 frame of independent blocks: the only kind that Java clients read (KafkaLZ4BlockInputStream)."""
+    """An LZ4 frame of independent blocks, the only kind that Java clients can read (KafkaLZ4BlockInputStream)."""
     import cramjam
 
     out = bytearray(_LZ4_HEADER)
@@ -67,7 +67,7 @@ def _frame_lz4(raw: bytes | bytearray) -> bytes:
 
 
 def decompress(compression: int, packed: bytes | memoryview, *, limit: int = MAX_UNPACKED) -> bytes:
-    """`packed` unpacked. Raises `CorruptBatch` if it is not of codec `compression` or holds over `limit` bytes."""
+    """`packed` decompressed with codec `compression`. Raises `CorruptBatch` if that fails or exceeds `limit` bytes."""
     if compression == NONE:
         return bytes(packed)
     if compression == GZIP:
@@ -102,7 +102,7 @@ def _gunzip(packed: bytes | memoryview, limit: int) -> bytes:
 
 
 def _unpack_into(codec: object, packed: bytes | memoryview, limit: int) -> bytes:
-    """Unpack into an anonymous mapping of `limit` bytes: only pages that are written to exist."""
+    """Decompresses into an anonymous mapping of `limit` bytes, of which only written pages take memory."""
     if not len(packed):
         raise CorruptBatch("no bytes where packed records are due")
     with mmap.mmap(-1, limit) as room:
@@ -111,7 +111,7 @@ def _unpack_into(codec: object, packed: bytes | memoryview, limit: int) -> bytes
 
 
 def _unsnap(packed: bytes, limit: int) -> bytes:
-    """Raw snappy, or blocks of it in the framing of Java's xerial library."""
+    """Decompresses raw snappy, or snappy blocks in the framing of Java's xerial library."""
     import cramjam
 
     if not packed.startswith(_XERIAL_MAGIC):

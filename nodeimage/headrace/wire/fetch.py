@@ -1,4 +1,4 @@
-"""Fetch, both directions, in `VERSIONS`. Records pass through as buffers, uncopied.
+"""Fetch: codecs of requests and responses for `VERSIONS`. Records pass through as buffers, uncopied.
 
     Request  => [v4-14 replica_id INT32] max_wait_ms INT32, min_bytes INT32, max_bytes INT32, isolation INT8,
                 [v7+ session_id INT32, session_epoch INT32],
@@ -45,11 +45,11 @@ from headrace.wire.primitives import (
 )
 
 VERSIONS: Final = Versions(4, 16)
-"""What is read and written here."""
+"""The versions of Fetch that this module reads and writes."""
 FLEXIBLE: Final = 12
 TOPIC_IDS: Final = 13
 COPY_BELOW: Final = 2048
-"""Records of fewer bytes are copied next to their header: one buffer more costs writev more than the copy."""
+"""Records of fewer bytes are copied next to their header: the copy is cheaper than one more buffer for writev."""
 _NAMED: Final = "topics or partitions"
 _native = codecs
 _REPLICA_STATE: Final = 1
@@ -70,7 +70,7 @@ _LEADER_TAG: Final = struct.Struct(">BBBiiB")
 
 
 class FetchPartition(NamedTuple):
-    """What is asked of one partition. Epochs and `log_start` are -1 where the version or the client has none."""
+    """The request for one partition. Epochs and `log_start` are -1 if the version or the client has none."""
 
     partition: int
     current_leader_epoch: int
@@ -81,7 +81,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """One topic, by name up to version 12, by id (16 bytes) from 13."""
+    """The request for one topic: by name up to version 12, by id (16 bytes) from version 13."""
 
     topic: str | None
     topic_id: bytes | None
@@ -101,14 +101,15 @@ class FetchRequest(NamedTuple):
     forgotten: list[tuple[str | None, bytes | None, list[int]]]
     rack: str
     replica_id: int = -1
-    """Of a replica that follows; -1 of a consumer."""
+    """The node id of a follower; -1 for a consumer."""
 
 
 @dataclass(slots=True)
 class FetchResult:
-    """The answer for one partition. `records` are whole batches, sent one after the other.
+    """The response for one partition. `records`: buffers with whole batches, sent one after the other.
 
-    `aborted` are (producer id, first offset). A `leader_id` of 0 or more tells the client who leads now (v12+).
+    `aborted`: (producer id, first offset) of aborted transactions. A `leader_id` of 0 or more names the current leader
+    (v12+).
     """
 
     partition: int
@@ -124,7 +125,7 @@ class FetchResult:
 
 
 class FetchTopicResult(NamedTuple):
-    """The answers for one topic."""
+    """The response for one topic."""
 
     topic: str | None
     topic_id: bytes | None
@@ -141,7 +142,7 @@ class FetchResponse(NamedTuple):
 
 
 def decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
-    """Read the request whose body starts at `body`. Raises `MalformedRequest`."""
+    """Reads the request whose body starts at `body`. Raises `MalformedRequest`."""
     if _native is not None:
         request = _native.decode_fetch(buf, body, version, FetchRequest, FetchTopic, FetchPartition)
         if request is not None:
@@ -197,7 +198,8 @@ def _decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
 
 
 def _read_replica_id(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Of tag 1, the replica's state, of the request (KIP-903); the other tags are skipped."""
+    """The replica id in the request's tagged field 1, the replica state (KIP-903), or -1, and the position behind all
+    tagged fields. Other tags are skipped."""
     end = skip_tags(buf, pos)
     replica_id = -1
     if end == pos + 1:
@@ -247,7 +249,7 @@ def _read_partitions(buf: Buffer, pos: int, version: int) -> tuple[list[FetchPar
 def encode_response(
     version: int, *, throttle_ms: int = 0, error: int = 0, session_id: int = 0, topics: Sequence[FetchTopicResult]
 ) -> list[Buffer]:
-    """The body as a list of buffers for one `writelines`: records uncopied, all between them in as few as can be."""
+    """The body as a list of buffers for one `writelines`: large records uncopied, and as few buffers as possible."""
     flexible = version >= FLEXIBLE
     buffers: list[Buffer] = []
     out = bytearray(INT32.pack(throttle_ms))
@@ -291,7 +293,7 @@ def _put_topic(out: bytearray, topic: str | None, topic_id: bytes | None, versio
 
 
 def _put_result(out: bytearray, version: int, result: FetchResult) -> None:
-    """Everything before the records."""
+    """Writes the response for one partition up to its records."""
     flexible = version >= FLEXIBLE
     out += _RESULT.pack(result.partition, result.error, result.high_watermark, result.last_stable)
     if version >= 5:
@@ -359,7 +361,7 @@ def _put_partition(out: bytearray, version: int, asked: FetchPartition) -> None:
 
 @malformed
 def decode_response(buf: Buffer, body: int, version: int) -> FetchResponse:
-    """Read the response whose body starts at `body`; records are slices of `buf`. Raises `MalformedRequest`."""
+    """Reads the response whose body starts at `body`; records are slices of `buf`. Raises `MalformedRequest`."""
     flexible = version >= FLEXIBLE
     (throttle_ms,) = INT32.unpack_from(buf, body)
     pos = body + 4
@@ -420,7 +422,7 @@ def _read_result(buf: Buffer, pos: int, version: int) -> tuple[FetchResult, int]
 
 
 def _read_tags(buf: Buffer, pos: int, result: FetchResult) -> int:
-    """Take the current leader from the tagged fields at `pos`, skip the others."""
+    """Reads the current leader from the tagged fields at `pos`, and skips the others; returns the position behind."""
     end = skip_tags(buf, pos)
     count, pos = read_uvarint(buf, pos)
     for _ in range(count):

@@ -1,8 +1,8 @@
-"""How one field of a schema is read and written, by its Kafka type. Knows nothing of schemas or APIs.
+"""Codecs of single schema fields, by their Kafka type. Knows nothing of schemas or APIs.
 
-Reading makes kio's types (ErrorCode, timedelta, datetime, UUID); writing takes these or plain ints and bytes. A value
-that a field cannot take raises TypeError, ValueError or struct.error; bytes that are no such field raise
-`MalformedRequest`, or what `primitives.malformed` turns into it.
+Readers return kio's types (ErrorCode, timedelta, datetime, UUID); writers accept these, or plain ints and bytes. A
+writer raises TypeError, ValueError or struct.error for a value that its field cannot take. A reader raises
+`MalformedRequest`, or an exception that `primitives.malformed` turns into it.
 """
 
 import datetime
@@ -38,7 +38,7 @@ MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 
 class Input:
-    """Bytes being read, where, and how many array elements have been read so far."""
+    """A buffer being read, the current position, and the number of array elements read so far."""
 
     __slots__ = ("buf", "elements", "pos")
 
@@ -60,7 +60,7 @@ _NUMBERS: Final = {
 
 
 def codec(kafka_type: str, name: str, *, flexible: bool, nullable: bool) -> tuple[Read, Write]:
-    """Reader and writer of a field of Kafka's type `kafka_type` that is no struct and no array."""
+    """The reader and writer of a field of type `kafka_type` that is neither a struct nor an array."""
     match kafka_type:
         case "string":
             return _string(name, flexible, nullable)
@@ -134,7 +134,7 @@ def _bytes(flexible: bool, nullable: bool) -> tuple[Read, Write]:
 
 
 def array_codec(read_one: Read, write_one: Write, *, flexible: bool, nullable: bool) -> tuple[Read, Write]:
-    """Reader and writer of an array, from those of an element."""
+    """The reader and writer of an array, from those of an element."""
 
     def read(source: Input) -> Any:
         count, source.pos = read_nullable_count(source.buf, source.pos, flexible)
@@ -174,7 +174,7 @@ def _write_uuid(out: bytearray, value: Any) -> None:
 
 
 def _read_error_code(source: Input) -> int:
-    """kio's ErrorCode, or a plain int for a code that is newer than kio."""
+    """Reads an error code as kio's ErrorCode, or as a plain int if kio does not know the code."""
     from kio.schema.errors import ErrorCode
 
     (value,) = INT16.unpack_from(source.buf, source.pos)

@@ -1,12 +1,13 @@
-"""Every API but the hot ones, by kio's schemas: bytes to kio entities, nested dicts to bytes.
+"""The codec of all APIs but the hot ones, based on kio's schemas: bytes to kio entities, nested dicts to bytes.
 
-kio has the schemas, typed and generated from Kafka's own; only these are used. Its reader is not, for it trusts an
-array's count (a request of ten bytes ends the process by running out of memory), refuses tagged fields that it does
-not know, and reads no writable buffer. A schema module is imported when a client first asks for its API and version.
+Of kio only the schemas are used, which are typed and generated from Kafka's own. kio's reader is not used, since it
+trusts an array's count (a request of ten bytes could exhaust the memory), refuses unknown tagged fields, and cannot
+read writable buffers. A schema module is imported when a client first uses its API and version.
 
-Names are kio's: Kafka's in snake_case, where `ThrottleTimeMs` has become `throttle_time`. In dicts both
-`throttle_time` and `throttle_time_ms` will do. Values in dicts are plain: error codes and milliseconds are ints (or
-kio's ErrorCode and timedelta), topic ids bytes or UUID, times milliseconds since 1970 (None: unknown, -1 on the wire).
+Names are kio's: Kafka's in snake_case, where `ThrottleTimeMs` has become `throttle_time`. Dicts may use both
+`throttle_time` and `throttle_time_ms`. Values in dicts are plain: error codes and milliseconds are ints (or kio's
+ErrorCode and timedelta), topic ids are bytes or UUID, times are milliseconds since 1970 (None: unknown, -1 on the
+wire).
 """
 
 import dataclasses
@@ -29,11 +30,11 @@ Entity = Any
 
 _MISSING: Final = object()
 _TAGS_TWICE: Final = frozenset({"AlterUserScramCredentialsRequest"})
-"""Of these librdkafka (2.16) writes the empty set of tagged fields at the end twice; Kafka reads no further."""
+"""Requests in which librdkafka (2.16) writes the empty set of tagged fields at the end twice; Kafka ignores one."""
 
 
 class _Field(NamedTuple):
-    """How one field of a struct is read and written. `default` is a plain value, as a dict would give it."""
+    """The codec of one field of a struct. `default` is a plain value, as in a dict."""
 
     name: str
     alias: str | None
@@ -43,7 +44,7 @@ class _Field(NamedTuple):
 
 
 class _Struct(NamedTuple):
-    """A compiled schema: fields in wire order, then tagged fields by rising tag."""
+    """A compiled schema: fields in wire order, then tagged fields by ascending tag."""
 
     entity: type[Any]
     flexible: bool
@@ -60,19 +61,21 @@ def is_prepared(api_key: int, version: int) -> bool:
 
 
 def prepare(api_key: int, version: int) -> None:
-    """[blocking] Import and compile what a version needs: tens of milliseconds, the first time ever far more."""
+    """[blocking] Imports and compiles the schemas of a version. Takes tens of milliseconds, and far more before Python
+    has cached the modules' bytecode."""
     for kind in ("request", "response"):
         _schema(api_key, version, kind)
     _prepared.add((api_key, version))
 
 
-# The four ways in and out
+# Encoding and decoding
 
 
 def decode_request(api_key: int, version: int, body: Buffer) -> Entity:
-    """The request in `body` as kio's entity. Raises `MalformedRequest` for anything that is not exactly one.
+    """The request in `body` as kio's entity. Raises `MalformedRequest` unless `body` is exactly one request.
 
-    kio must have a schema of the API in this version, here and below; the caller has refused others by then.
+    For this function and the next three, kio must have a schema of the API in this version; callers refuse other
+    versions before.
     """
     return _decode(_schema(api_key, version, "request"), body)
 
@@ -83,22 +86,22 @@ def decode_response(api_key: int, version: int, body: Buffer) -> Entity:
 
 
 def encode_request(api_key: int, version: int, fields: Mapping[str, Any]) -> bytes:
-    """A request's body from nested dicts, as `encode_response`."""
+    """A request's body from nested dicts, like `encode_response`."""
     return _encode(_schema(api_key, version, "request"), fields)
 
 
 def encode_response(api_key: int, version: int, fields: Mapping[str, Any]) -> bytes:
     """A response's body from nested dicts and iterables.
 
-    Names that this version lacks are left out. What is missing takes the schema's default; where that has none,
-    0, false, "", no elements, or null where null is allowed. Raises TypeError or ValueError for a value that the
-    field cannot take, with a note that names it.
+    Names that this version lacks are ignored. A missing field takes the schema's default; if the schema has none, 0,
+    false, "", no elements, or null if the field is nullable. Raises TypeError or ValueError for a value that a field
+    cannot take, with a note that names the field.
     """
     return _encode(_schema(api_key, version, "response"), fields)
 
 
 def field(entity: Entity, name: str, default: Any = None) -> Any:
-    """A field of an entity, or `default` if its version has none. Times and error codes as plain ints, times in ms."""
+    """A field of an entity, or `default` if its version lacks the field. Times (ms) and error codes are plain ints."""
     value = getattr(entity, name, _MISSING)
     if value is _MISSING:
         return default
@@ -164,7 +167,7 @@ def _field(declared: "dataclasses.Field[Any]", flexible: bool) -> _Field:
 
 
 def _strip_null(kind: Any) -> tuple[Any, bool]:
-    """A type without `None`, and whether it had it."""
+    """A type without `None`, and whether the type included it."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         (inner,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
         return inner, True
@@ -203,7 +206,7 @@ def _read_struct(schema: _Struct, source: Input) -> Entity:
 
 
 def _read_tagged(schema: _Struct, source: Input, values: dict[str, Any]) -> None:
-    """Read the tagged fields that the schema has; skip the others, as KIP-482 has it."""
+    """Reads the tagged fields that the schema has, and skips the others, as KIP-482 requires."""
     count, source.pos = read_uvarint(source.buf, source.pos)
     check_tags(count)
     for _ in range(count):
@@ -238,9 +241,9 @@ def _write_struct(schema: _Struct, out: bytearray, fields: Mapping[str, Any]) ->
         value = _value(declared, fields)
         if value == declared.default:
             continue
-        one = bytearray()
-        _write_field(declared, one, value)
-        tagged += uvarint(tag) + uvarint(len(one)) + one
+        encoded = bytearray()
+        _write_field(declared, encoded, value)
+        tagged += uvarint(tag) + uvarint(len(encoded)) + encoded
         present += 1
     out += uvarint(present) + tagged
 

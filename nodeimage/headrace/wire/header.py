@@ -4,7 +4,7 @@ RequestHeader v1  => api_key INT16, api_version INT16, correlation_id INT32, cli
 RequestHeader v2  => the same, then tagged fields; for flexible versions
 ResponseHeader v0 => correlation_id INT32
 ResponseHeader v1 => the same, then tagged fields; for flexible versions, but never for ApiVersions (KIP-511),
-                     since its client does not know yet what the server speaks
+                     since its client does not know yet which versions the server supports
 """
 
 import struct
@@ -32,7 +32,7 @@ _native = codecs
 
 
 class RequestHeader(NamedTuple):
-    """A request's header, and where in the buffer its body starts."""
+    """A request's header. `body` is the position in the buffer at which the request's body starts."""
 
     api_key: int
     api_version: int
@@ -42,16 +42,16 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(buf: Buffer) -> RequestHeader:
-    """Read the header of one request without its four bytes of length.
+    """Reads the header of one request, in a buffer without the four bytes of length.
 
-    An unknown API is taken to have a header v1, so that it can be refused by its key. A client id may be any bytes.
-    Raises `MalformedRequest`.
+    An unknown API is assumed to have a header v1, so that it can be refused by its key. A client id may consist of any
+    bytes. Raises `MalformedRequest`.
     """
     if _native is not None:
         header = _native.read_request_header(buf, FLEXIBLE_FROM, RequestHeader)
         if header is not None:
             return header
-    try:  # as `malformed` does, without its call: this runs for every request
+    try:  # as the decorator `malformed`, without the cost of its call: this runs for every request
         api_key, api_version, correlation_id = _START.unpack_from(buf)
         try:
             client_id, pos = read_nullable_string(buf, 8, False)
@@ -65,7 +65,7 @@ def read_request_header(buf: Buffer) -> RequestHeader:
 
 
 def _read_any_client_id(buf: Buffer) -> tuple[str, int]:
-    """One that is not UTF-8, as its client is called in another encoding: such bytes are replaced, as by Kafka."""
+    """A client id that is not valid UTF-8, with the invalid bytes replaced, as by Kafka; and the position behind it."""
     end = 10 + INT16.unpack_from(buf, 8)[0]
     return str(buf[10:end], "utf-8", "replace"), end
 
@@ -78,14 +78,14 @@ def response_header(api_key: int, api_version: int, correlation_id: int) -> byte
 
 
 def framed_response_header(api_key: int, api_version: int, correlation_id: int, body: int) -> bytes:
-    """The length of a response whose body has `body` bytes, and its header."""
+    """The length prefix and the header of a response whose body has `body` bytes."""
     if api_key != _API_VERSIONS and is_flexible(api_key, api_version):
         return _FRAMED_FLEXIBLE.pack(body + 5, correlation_id)
     return _FRAMED.pack(body + 4, correlation_id)
 
 
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """The header of a request, for our own clients."""
+    """The header of a request that Headrace itself sends."""
     out = bytearray(_START.pack(api_key, api_version, correlation_id))
     put_nullable_string(out, client_id, False)
     if is_flexible(api_key, api_version):
@@ -95,7 +95,7 @@ def request_header(api_key: int, api_version: int, correlation_id: int, client_i
 
 @malformed
 def read_response_header(buf: Buffer, api_key: int, api_version: int) -> tuple[int, int]:
-    """A response's correlation id, and where its body starts. Raises `MalformedRequest`."""
+    """A response's correlation id, and the position at which its body starts. Raises `MalformedRequest`."""
     (correlation_id,) = INT32.unpack_from(buf)
     if api_key != _API_VERSIONS and is_flexible(api_key, api_version):
         return correlation_id, skip_tags(buf, 4)

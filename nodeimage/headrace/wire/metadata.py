@@ -1,4 +1,4 @@
-"""Metadata, both directions, in `VERSIONS`. Written for responses of ten thousand topics.
+"""Metadata: codecs of requests and responses for `VERSIONS`. Optimized for responses with ten thousand topics.
 
     Request  => topics NULLABLE [[v10+ id UUID], name STRING (v10+ NULLABLE)],
                 [v4+ allow_auto_create BOOLEAN] [v8-10 cluster_operations BOOLEAN] [v8+ topic_operations BOOLEAN]
@@ -11,8 +11,9 @@
                         [v8+ operations INT32]]
                 [v8-10 cluster_operations INT32]
 
-From version 9 strings and arrays are compact, and each struct ends with tagged fields. In version 0 no topics means
-all of them, later null does. Authorized operations that were not asked for are INT32's lowest value.
+From version 9 strings and arrays are compact, and each struct ends with tagged fields. A request for all topics has an
+empty array in version 0, and null in later versions. Authorized operations that were not requested have the lowest
+value of INT32.
 """
 
 import struct
@@ -43,7 +44,7 @@ from headrace.wire.primitives import (
 )
 
 VERSIONS: Final = Versions(0, 12)
-"""What is read and written here."""
+"""The versions of Metadata that this module reads and writes."""
 FLEXIBLE = 9
 
 NO_OPERATIONS = -(1 << 31)
@@ -52,17 +53,17 @@ _PARTITION_V0 = struct.Struct(">hii")
 
 
 class MetadataRequest(NamedTuple):
-    """`topics` are (name, topic id), one of them None; None asks for all topics."""
+    """A Metadata request. `topics`: (name, topic id) pairs, of which one is None; None requests all topics."""
 
     topics: list[tuple[str | None, bytes | None]] | None
     allow_auto_create: bool
     cluster_operations: bool = False
     topic_operations: bool = False
-    """Whether authorized operations are asked for (KIP-430)."""
+    """Whether the client requests the authorized operations of each topic (KIP-430)."""
 
 
 class Broker(NamedTuple):
-    """A node, as clients reach it."""
+    """A node with the address at which clients reach it."""
 
     node_id: int
     host: str
@@ -71,7 +72,7 @@ class Broker(NamedTuple):
 
 
 class PartitionMeta(NamedTuple):
-    """A partition, its leader and replicas by node id."""
+    """A partition, with the node ids of its leader and replicas."""
 
     error: int
     partition: int
@@ -91,7 +92,7 @@ class TopicMeta(NamedTuple):
     internal: bool
     partitions: Sequence[PartitionMeta]
     operations: int = NO_OPERATIONS
-    """A bit for each AclOperation."""
+    """A bit for each authorized AclOperation."""
 
 
 class MetadataResponse(NamedTuple):
@@ -107,9 +108,10 @@ class MetadataResponse(NamedTuple):
 
 @malformed
 def decode_request(buf: Buffer, body: int, version: int) -> MetadataRequest:
-    """Read the request whose body starts at `body`. Raises `MalformedRequest`.
+    """Reads the request whose body starts at `body`. Raises `MalformedRequest`.
 
-    Bytes behind its end are let pass: librdkafka (2.16) asks for all topics with four zero bytes where null has one.
+    Ignores bytes behind the end: librdkafka (2.16) requests all topics with four zero bytes, although null has only
+    one byte.
     """
     flexible = version >= FLEXIBLE
     count, pos = read_nullable_count(buf, body, flexible)
@@ -157,9 +159,9 @@ def encode_response(
     topics: Sequence[TopicMeta | bytes],
     operations: int = NO_OPERATIONS,
 ) -> bytes:
-    """The body of the response. `cluster_id`, racks and ids are left out where the version has none.
+    """The body of the response. `cluster_id`, racks and ids are omitted in versions without them.
 
-    A topic may be given as the bytes that `encode_topic` made of it for this version.
+    A topic may be given as the bytes that `encode_topic` returned for it and this version.
     """
     flexible = version >= FLEXIBLE
     out = bytearray()
@@ -192,7 +194,8 @@ def encode_response(
 
 
 def encode_topic(version: int, topic: TopicMeta) -> bytes:
-    """One topic as a response of this version has it, to be kept: clients ask for the same topics all the time."""
+    """One topic as encoded in a response of this version. Callers can cache it, as clients request the same topics
+    again and again."""
     out = bytearray()
     _put_topic(out, version, topic)
     return bytes(out)
@@ -221,9 +224,9 @@ def _put_partition(out: bytearray, version: int, partition: PartitionMeta) -> No
     if version >= 7:
         flexible = version >= FLEXIBLE
         r, i, o = len(replicas), len(isr), len(offline)
-        one = 1 if flexible else 0  # a compact count is one more
+        plus = 1 if flexible else 0  # a compact count is encoded as count + 1
         layout = _partition_layout(flexible, r, i, o)
-        out += layout.pack(error, index, leader, epoch, r + one, *replicas, i + one, *isr, o + one, *offline)
+        out += layout.pack(error, index, leader, epoch, r + plus, *replicas, i + plus, *isr, o + plus, *offline)
         return
     out += _PARTITION_V0.pack(error, index, leader)
     put_int32s(out, replicas, False)
@@ -234,7 +237,7 @@ def _put_partition(out: bytearray, version: int, partition: PartitionMeta) -> No
 
 @lru_cache(maxsize=1024)
 def _partition_layout(flexible: bool, replicas: int, isr: int, offline: int) -> struct.Struct:
-    """The layout, from version 7, of a partition with so many nodes of each kind (below 127), and no tagged fields."""
+    """The layout, from version 7, of a partition with these numbers of nodes (below 127) and no tagged fields."""
     if not flexible:
         return struct.Struct(f">hiiii{replicas}ii{isr}ii{offline}i")
     return struct.Struct(f">hiiiB{replicas}iB{isr}iB{offline}ix")
@@ -273,7 +276,7 @@ def encode_request(version: int, request: MetadataRequest) -> bytes:
 
 @malformed
 def decode_response(buf: Buffer, body: int, version: int) -> MetadataResponse:
-    """Read the response whose body starts at `body`. Raises `MalformedRequest`."""
+    """Reads the response whose body starts at `body`. Raises `MalformedRequest`."""
     flexible = version >= FLEXIBLE
     pos = body
     throttle_ms = 0

@@ -1,9 +1,9 @@
-"""Kafka's primitive types over buffers: the readers and writers that the hot codecs are made of.
+"""Readers and writers of Kafka's primitive types in buffers, from which the hot codecs are built.
 
-Readers take `(buf, pos)` and return `(value, next pos)`. A length is held against what is left before anything is
-sliced or allocated; an array's count likewise, and against `MAX_ELEMENTS`, so that a small or a hostile request never
-becomes a large list. What is cut short raises IndexError or struct.error on the way: `malformed` turns those into
-`MalformedRequest`, once per request. "Compact" and "flexible" are KIP-482's encodings.
+Readers take `(buf, pos)` and return `(value, next pos)`. Before anything is sliced or allocated, a length is compared
+with the bytes that are left; so is an array's count, which must not exceed `MAX_ELEMENTS` either, so that a small or
+hostile request never becomes a large list. Truncated input raises IndexError or struct.error, which `malformed` turns
+into `MalformedRequest`, once per request. "Compact" and "flexible" are KIP-482's encodings.
 """
 
 import struct
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from headrace.base.errors import MalformedRequest
 
 Buffer = bytes | bytearray | memoryview
-"""What the codecs read, and what a response is made of."""
+"""The types of buffers that codecs read, and that make up a response."""
 
 INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
@@ -22,16 +22,16 @@ INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 
 MAX_ELEMENTS: Final = 1 << 20
-"""The most elements that one array of a request may have; more than a cluster's topics in one request."""
+"""The most elements in one array of a request: more than a cluster has topics."""
 
 MOST_PARTITIONS: Final = 1 << 17
-"""That one Produce or Fetch may name; more than a node leads."""
+"""The most partitions that one Produce or Fetch request may name: more than a node leads."""
 
 MOST_TAGS: Final = 10_000
-"""Tagged fields that one place of a request may have; Kafka's limit since 4.4."""
+"""The most tagged fields at one place of a request; Kafka's limit since 4.4."""
 
 STRING_LIMIT: Final = 32_767
-"""The longest string of the older encoding, in bytes."""
+"""The greatest length, in bytes, of a string in the encoding before KIP-482."""
 
 NO_UUID: Final = bytes(16)
 
@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def malformed(decode: F) -> F:
-    """Make `decode` raise `MalformedRequest` wherever its input is short, too long or not UTF-8."""
+    """Decorator: makes `decode` raise `MalformedRequest` if its input is truncated or not UTF-8."""
 
     @wraps(decode)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -54,7 +54,7 @@ def malformed(decode: F) -> F:
 
 
 def check_end(buf: Buffer, pos: int) -> None:
-    """Raise `MalformedRequest` unless `pos` is the end of `buf`."""
+    """Raises `MalformedRequest` unless `pos` is the end of `buf`."""
     if pos != len(buf):
         raise MalformedRequest(f"{len(buf) - pos} bytes after the end of the message")
 
@@ -138,7 +138,7 @@ def read_count(buf: Buffer, pos: int, flexible: bool) -> tuple[int, int]:
 
 
 def bounded(count: int, what: str) -> int:
-    """`count` of `what` a request names, if that is not too many. Raises `MalformedRequest`."""
+    """Returns `count`, a number of `what` in a request; raises `MalformedRequest` if it is above `MOST_PARTITIONS`."""
     if count > MOST_PARTITIONS:
         raise MalformedRequest(f"more than {MOST_PARTITIONS} {what}")
     return count
@@ -151,13 +151,13 @@ def read_int32s(buf: Buffer, pos: int, flexible: bool) -> tuple[list[int], int]:
 
 
 def check_tags(count: int) -> None:
-    """Raise MalformedRequest for more tagged fields than any message has: each costs time, however little it holds."""
+    """Raises MalformedRequest for more tagged fields than any message has: each costs time, even if it is empty."""
     if count > MOST_TAGS:
         raise MalformedRequest(f"{count} tagged fields; the limit is {MOST_TAGS}")
 
 
 def skip_tags(buf: Buffer, pos: int) -> int:
-    """Where the tagged fields that start at `pos` end. Unknown tags are skipped, as KIP-482 has it."""
+    """The position behind the tagged fields that start at `pos`, which are all skipped."""
     count = buf[pos]
     if not count:
         return pos + 1
@@ -177,7 +177,7 @@ def skip_tags(buf: Buffer, pos: int) -> int:
 
 @lru_cache(maxsize=4096)
 def uvarint(value: int) -> bytes:
-    """`value`, 0 or more, as an unsigned varint."""
+    """`value`, which is not negative, as an unsigned varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -187,7 +187,7 @@ def uvarint(value: int) -> bytes:
 
 
 def put_nullable_string(out: bytearray, value: str | None, flexible: bool) -> None:
-    """Append a string or null. One over `STRING_LIMIT` raises ValueError where the encoding cannot hold it."""
+    """Appends a string or null. Raises ValueError for a string above `STRING_LIMIT` unless `flexible`."""
     if value is None:
         out += b"\x00" if flexible else b"\xff\xff"
         return
@@ -202,21 +202,21 @@ def put_nullable_string(out: bytearray, value: str | None, flexible: bool) -> No
 
 
 def put_string(out: bytearray, value: str, flexible: bool) -> None:
-    """Append a string."""
+    """Appends a string."""
     put_nullable_string(out, value, flexible)
 
 
 def put_message(out: bytearray, value: str | None, flexible: bool) -> None:
-    """Append an error message, cut to 8,000 characters: it may quote a client's own long strings."""
+    """Appends an error message, cut to 8,000 characters, since it may quote long strings of a client."""
     put_nullable_string(out, value if value is None else value[:8000], flexible)
 
 
 def put_count(out: bytearray, count: int, flexible: bool) -> None:
-    """Append an array's length, -1 for null."""
+    """Appends an array's length, -1 for null."""
     out += uvarint(count + 1) if flexible else INT32.pack(count)
 
 
 def put_int32s(out: bytearray, values: Sequence[int], flexible: bool) -> None:
-    """Append an array of int32."""
+    """Appends an array of int32."""
     put_count(out, len(values), flexible)
     out += struct.pack(f">{len(values)}i", *values)

@@ -1,4 +1,4 @@
-"""Produce, both directions, in `VERSIONS`.
+"""Produce: codecs of requests and responses for `VERSIONS`.
 
     Request  => [v3+ transactional_id NULLABLE_STRING] acks INT16, timeout_ms INT32,
                 topics [name STRING, partitions [index INT32, records NULLABLE_BYTES]]
@@ -8,7 +8,7 @@
                 [v1+ throttle_ms INT32]
 
 From version 9 strings, arrays and records are compact, and each struct ends with tagged fields. Versions 0 to 2 carry
-message sets of the old format: they are handed over as they are, and `wire/batch.py` refuses them.
+message sets of the old format: these are passed on unchanged, and `wire/batch.py` refuses them.
 """
 
 import struct
@@ -39,7 +39,7 @@ from headrace.wire.primitives import (
 from headrace.wire.records import Checked
 
 VERSIONS: Final = Versions(0, 11)
-"""What is read and written here."""
+"""The versions of Produce that this module reads and writes."""
 FLEXIBLE: Final = 9
 
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
@@ -54,17 +54,17 @@ _native = codecs
 
 
 class PartitionRecords(NamedTuple):
-    """What one partition of a Produce request brings: a slice of the request's buffer, writable if that is."""
+    """The records for one partition in a Produce request: a slice of the request's buffer, writable if that is."""
 
     topic: str
     partition: int
     records: memoryview | None
     checked: Checked | InvalidBatch | None = None
-    """What came of the check of packed records, where that was made beforehand."""
+    """The result of the check of the records, if they were checked beforehand (records.py)."""
 
 
 class ProduceRequest(NamedTuple):
-    """A Produce request; `partitions` in the order of the wire."""
+    """A Produce request; `partitions` in their order on the wire."""
 
     transactional_id: str | None
     acks: int
@@ -73,7 +73,7 @@ class ProduceRequest(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """The answer for one partition. `append_time` and `log_start` are -1 where they do not apply."""
+    """The response for one partition. `append_time` and `log_start` are -1 if they do not apply."""
 
     topic: str
     partition: int
@@ -83,16 +83,16 @@ class ProduceResult(NamedTuple):
     log_start: int = -1
     message: str | None = None
     record_errors: tuple[tuple[int, str], ...] = ()
-    """Which records it was, by their place in the batch, and why (KIP-467); () where it is the whole batch."""
+    """The (index in the batch, reason) of the records that caused the error (KIP-467); () if the whole batch did."""
 
 
 def decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:
-    """Read the request whose body starts at `body`; the records stay where they are. Raises `MalformedRequest`."""
+    """Reads the request whose body starts at `body`; records are slices of `buf`. Raises `MalformedRequest`."""
     if _native is not None:
         request = _native.decode_produce(buf, body, version, ProduceRequest, PartitionRecords)
         if request is not None:
             return request
-    try:  # as `malformed` does, without its call: this is the hottest of the decoders
+    try:  # as the decorator `malformed`, without the cost of its call: this is the hottest decoder
         return _decode_request(buf, body, version)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise MalformedRequest(f"{__name__}: the bytes end early or are not the type due: {error}") from error
@@ -140,7 +140,7 @@ def _decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:
 
 
 def encode_response(version: int, results: Sequence[ProduceResult], throttle_ms: int = 0) -> bytes:
-    """The body of the response: results grouped by topic, topics and partitions in the order of `results`."""
+    """The body of the response, with results grouped by topic; topics and partitions in the order of `results`."""
     if _native is not None and isinstance(results, list):
         body = _native.encode_produced(version, results, throttle_ms)
         if body is not None:
@@ -172,7 +172,7 @@ def encode_response(version: int, results: Sequence[ProduceResult], throttle_ms:
 
 
 def _encode_one(version: int, result: ProduceResult, throttle_ms: int) -> bytes:
-    """The body for one partition without a message, the most frequent answer; version 5 and above."""
+    """The body for one partition without a message, the most frequent response; version 5 and above."""
     topic, partition, error, base_offset, append_time, log_start, *_ = result
     name = topic.encode()
     numbers = _RESULT_V5.pack(partition, error, base_offset, append_time, log_start)
@@ -205,7 +205,7 @@ def _put_result(out: bytearray, version: int, result: ProduceResult) -> None:
 
 
 def encode_request(version: int, request: ProduceRequest) -> bytes:
-    """The body of a request; partitions of one topic are grouped, in the order of their first."""
+    """The body of a request; partitions are grouped by topic, in the order of each topic's first partition."""
     flexible = version >= FLEXIBLE
     by_topic: dict[str, list[PartitionRecords]] = {}
     for partition in request.partitions:
@@ -235,7 +235,8 @@ def encode_request(version: int, request: ProduceRequest) -> bytes:
 
 @malformed
 def decode_response(buf: Buffer, body: int, version: int) -> tuple[list[ProduceResult], int]:
-    """The results of the response whose body starts at `body`, and its throttle time in milliseconds."""
+    """The results of the response whose body starts at `body`, and its throttle time in milliseconds. Raises
+    `MalformedRequest`."""
     flexible = version >= FLEXIBLE
     topics, pos = read_count(buf, body, flexible)
     results: list[ProduceResult] = []

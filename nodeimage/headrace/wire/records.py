@@ -1,11 +1,12 @@
-"""Whether the records of a batch can be read: what Kafka checks before it stores one, besides the header and the CRC.
+"""Checks that the records of a batch can be read, as Kafka does before it stores a batch, besides header and CRC.
 
-Each record's own lengths, its fields within them, headers with names, offsets without gaps, none left over; packed ones
-unpack within bounds. Some clients tell a wrong largest time in the header: the right one is a result. Machine code
-walks them, 0.01 us a record; where this Headrace has none, the parser is aiokafka's, in C: 0.08 us a record, and half
-as much again where keys are looked at. What either refuses, the parser in Python judges: so a refusal says the same.
+Checked are each record's lengths, fields that lie within their record, headers with names, offsets without gaps, and
+that no bytes are left over; compressed records must decompress within bounds. Some clients send a wrong largest
+timestamp in the header, so the right one is part of the result. Compiled code checks a record in 0.01 us. Without it,
+aiokafka's parser in C is used: 0.08 us per record, and half as much again if keys are examined. Batches that either of
+them rejects are judged by the parser in Python, so that the error message does not depend on the parser.
 
-Knows nothing of where batches come from, and of what becomes of them.
+Knows nothing of where batches come from and what is done with them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,28 +29,30 @@ from headrace.wire.compression import MAX_UNPACKED, NONE, decompress
 from headrace.wire.primitives import INT32
 
 UNPACKED_AT_ONCE: Final = 1 << 20
+"""Compressed records that decompress to more bytes are checked in another thread."""
 PACKED_AT_ONCE: Final = 16 << 10
-"""Packed records of more bytes, or that unpack to more, are checked in another thread."""
+"""Compressed records of more bytes are checked in another thread."""
 RECORDS_AT_ONCE: Final = 20_000
-"""More are checked in another thread: some 5 ms."""
+"""A batch with more records is checked in another thread, as the check takes up to 5 ms."""
 KEYLESS_TOLD: Final = 100
+"""The most records without a key that a check lists."""
 ANY_NAMES: Final = 4_000
-"""More records, where a header's name is no UTF-8, are checked in another thread: the parser in Python reads them then,
-some 2 us a record."""
+"""A batch with more records, some of which have header names that are not UTF-8, is checked in another thread, as only
+the parser in Python can read it then, at about 2 us per record."""
 MOST_TIMESTAMP: Final = (1 << 63) - 1
 
 
 class Checked(NamedTuple):
-    """What was found in a batch that can be read."""
+    """The result of the check of a readable batch."""
 
     max_timestamp: int
     keyless: tuple[int, ...]
-    """Which records have no key, by their place in the batch; the first `KEYLESS_TOLD`. () where nobody asked."""
+    """The indexes of the first `KEYLESS_TOLD` records without a key; () if keys were not examined."""
 
 
 def is_checked_first(batch: memoryview | None) -> bool:
-    """Whether its records are checked before anything else is done, perhaps in another thread: those that have to be
-    unpacked, and many; and all, until one check has loaded the parser. Of anything that comes as a batch."""
+    """Whether the records of a batch must be checked beforehand, perhaps in another thread: if they are compressed or
+    many, and always until a first check has loaded the parser. `batch` may be any bytes from a client."""
     if batch is None or len(batch) < BATCH_HEADER_SIZE:
         return False
     return not _is_loaded or bool(batch[LAST_ATTRIBUTES_AT] & COMPRESSION_BITS) or _count(batch) > ANY_NAMES
@@ -60,8 +63,8 @@ def _count(batch: memoryview) -> int:
 
 
 def check_small(batch: memoryview) -> Checked | None:
-    """The check of such a batch, where it takes no time; None: it does, or it is not sound, which is for another
-    thread."""
+    """Checks a batch if that is quick. None: use `check_any` in another thread, since the check would take long or the
+    batch is invalid."""
     if not _is_loaded:
         return None
     is_packed = batch[LAST_ATTRIBUTES_AT] & COMPRESSION_BITS
@@ -74,7 +77,7 @@ def check_small(batch: memoryview) -> Checked | None:
 
 
 def check_any(batch: memoryview) -> Checked | InvalidBatch:
-    """[blocking] The check of a batch, or why it fails. What is wrong with its header is told by others."""
+    """[blocking] Checks a batch; returns the result, or the reason why the check failed."""
     try:
         header = read_batch(batch, check_crc=False)
         return check_records(header, batch, any_names=header.record_count)
@@ -86,12 +89,13 @@ def check_any(batch: memoryview) -> Checked | InvalidBatch:
 
 _native = codecs
 _is_loaded = codecs is not None
-"""The parser is, if there has to be one: a check holds nobody up any more."""
+"""Whether the parser is loaded, or not needed, so that a check no longer waits for an import."""
 
 
 @cache
 def _parser() -> tuple[Callable[[memoryview], Iterable[Any]], type[Exception]]:
-    """Imported at first use: it takes 65 ms and 6 MiB, which short commands and idle nodes do without."""
+    """aiokafka's parser and the exception that it raises. Imported at first use: the import takes 65 ms and 6 MiB,
+    which short commands and idle nodes save."""
     global _is_loaded
     from aiokafka.errors import CorruptRecordException
     from aiokafka.record.default_records import DefaultRecordBatch
@@ -103,10 +107,10 @@ def _parser() -> tuple[Callable[[memoryview], Iterable[Any]], type[Exception]]:
 def check_records(
     header: BatchHeader, batch: memoryview, *, limit: int = MAX_UNPACKED, any_names: int = ANY_NAMES, keys: bool = True
 ) -> Checked:
-    """Check the records of the batch at `batch[0]`, of which `header` was read. Raises `InvalidBatch`.
+    """Checks the records of the batch at `batch[0]`, whose header is `header`. Raises `InvalidBatch`.
 
-    `limit`: bytes that packed records may unpack to. `any_names`: records that the slow parser may be given. `keys`:
-    look which have none.
+    `limit`: the most bytes to which compressed records may decompress. `any_names`: the most records that the parser in
+    Python may be given after aiokafka's has failed. `keys`: list the records without a key.
     """
     whole = batch if len(batch) == header.length else batch[: header.length]
     codec = header.attributes & COMPRESSION_BITS
@@ -126,29 +130,29 @@ def check_records(
         try:
             return _parsed(header, whole if raw is None else uncompressed(whole, raw), keys=keys)
         except (InvalidBatch, UnicodeDecodeError) as error:
-            # The parser in C takes a record's attributes, a byte of which Kafka uses no bit yet, for a varint, and the
-            # name of a header, which may be any bytes in Kafka, for UTF-8.
+            # The parser in C reads a record's attributes, a byte in which Kafka uses no bit yet, as a varint, and the
+            # name of a header, which in Kafka may be any bytes, as UTF-8.
             if header.record_count > any_names:
                 raise InvalidBatch(f"cannot be read, in a batch of {header.record_count} records: {error}") from error
     records = unpacked_records(header, bytes(whole[BATCH_HEADER_SIZE:]) if raw is None else raw)
-    checked = _looked_at(header, records, CorruptBatch, keys=keys)
+    checked = _checked(header, records, CorruptBatch, keys=keys)
     if checked.max_timestamp > MOST_TIMESTAMP:
         raise InvalidBatch(f"a record's timestamp of {checked.max_timestamp} ms is out of range")
     return checked
 
 
 def _parsed(header: BatchHeader, batch: memoryview, *, keys: bool) -> Checked:
-    """By the parser in C. Raises `InvalidBatch`, and `UnicodeDecodeError` for the name of a header."""
+    """Checks by aiokafka's parser in C. Raises `InvalidBatch`, and `UnicodeDecodeError` for the name of a header."""
     read_all, unreadable = _parser()
-    return _looked_at(header, read_all(batch), unreadable, keys=keys)
+    return _checked(header, read_all(batch), unreadable, keys=keys)
 
 
-def _looked_at(header: BatchHeader, records: Iterable[Any], unreadable: type[Exception], *, keys: bool) -> Checked:
+def _checked(header: BatchHeader, records: Iterable[Any], unreadable: type[Exception], *, keys: bool) -> Checked:
     return (_with_keys if keys else _without_keys)(header, records, unreadable)
 
 
 def _without_keys(header: BatchHeader, records: Iterable[Any], unreadable: type[Exception]) -> Checked:
-    """The usual case, in which each step of the loop counts."""
+    """Checks without keys: the usual case, in which the cost of each step of the loop matters."""
     base = offset = header.base_offset
     latest = -1
     try:
@@ -167,14 +171,14 @@ def _without_keys(header: BatchHeader, records: Iterable[Any], unreadable: type[
 def _with_keys(header: BatchHeader, records: Iterable[Any], unreadable: type[Exception]) -> Checked:
     keyless: list[int] = []
 
-    def looked_at() -> Iterator[Any]:
-        for place, record in enumerate(records):
+    def noting_keyless() -> Iterator[Any]:
+        for index, record in enumerate(records):
             if record.key is None and len(keyless) < KEYLESS_TOLD:
-                keyless.append(place)
+                keyless.append(index)
             yield record
 
-    return _without_keys(header, looked_at(), unreadable)._replace(keyless=tuple(keyless))
+    return _without_keys(header, noting_keyless(), unreadable)._replace(keyless=tuple(keyless))
 
 
-def _misplaced(delta: int, place: int) -> InvalidBatch:
-    return InvalidBatch(f"record {place} has offset delta {delta}")
+def _misplaced(delta: int, index: int) -> InvalidBatch:
+    return InvalidBatch(f"record {index} has offset delta {delta}")

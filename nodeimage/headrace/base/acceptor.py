@@ -1,9 +1,9 @@
-"""Accepts the connections of one port, as many as its `Admission` gives a place.
+"""Accepts the connections of one port, as many as its `Admission` admits.
 
-Not asyncio's own server: that accepts whatever comes, and makes a transport, a protocol and its buffers before anybody
-can say no. And a server of uvloop's without a descriptor either closes each connection that comes, at the price of the
-descriptor that it keeps for this, or, where another thread takes that, fails in each turn of the loop. Here accepting
-stops for `PAUSE_S`, and clients wait in the kernel's queue.
+asyncio's own server is not used: it accepts every connection, and creates a transport, a protocol and its buffers
+before a connection can be refused. When no descriptor is left, uvloop's server closes each new connection by means of a
+descriptor that it holds in reserve, or, if another thread takes that one, fails in each turn of the loop. The acceptor
+stops accepting for `PAUSE_S` instead, and clients wait in the kernel's queue.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from headrace.base.tls_handshakes import TlsHandshakes
 log = structlog.get_logger()
 
 PAUSE_S: Final = 1.0
-"""After an accept that failed for want of descriptors, or for a reason that is not the client's."""
+"""Seconds without accepting after an accept failed for want of descriptors, or for a reason other than the client."""
 SWEEP_S: Final = 5.0
-"""Between two looks at connections that have not said anything."""
+"""Seconds between two checks for connections that have been new for too long."""
 LOG_EVERY_S: Final = 60.0
 BACKLOG: Final = 1_024
 _AT_ONCE: Final = 64
-"""Connections that are accepted in one turn of the loop."""
-_OF_THE_CLIENT: Final = frozenset(
+"""The most connections that are accepted in one turn of the loop."""
+_CLIENT_ERRNOS: Final = frozenset(
     {
         errno.ECONNABORTED,
         errno.EPROTO,
@@ -41,13 +41,13 @@ _OF_THE_CLIENT: Final = frozenset(
         errno.EPERM,
     }
 )
-"""accept(2): errors of the connection that waited, which is gone then."""
+"""Errors of accept(2) that concern only the waiting connection, which is gone then."""
 
 Factory = Callable[[Place], asyncio.BaseProtocol]
 
 
 class Acceptor:
-    """Of a bound socket, which is its own from now on."""
+    """Accepts connections on a bound socket, which it owns from its creation on."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class Acceptor:
         *,
         delay_s: Callable[[str], float | None] = lambda _address: 0.0,
     ) -> None:
-        """`factory` makes the protocol of a connection, which occupies the place, and has it `leave` at the end.
-        `handshakes`: of a port for TLS alone; there the protocol occupies the place when its connection is made.
-        `delay_s`: for how long a connection of an address waits, in its place, before it is served; None: it is closed.
+        """`factory` creates the protocol of a connection; the protocol occupies the place, and calls `leave` at its
+        end. `handshakes`: for a port with TLS; there the protocol occupies the place in `connection_made`. `delay_s`:
+        the seconds that a connection from an address waits, in its place, before it is served; None: it is closed.
         """
         self._listening = listening
         self._factory = factory
@@ -74,17 +74,17 @@ class Acceptor:
         self._logged_at = -LOG_EVERY_S
         self._connecting: set[asyncio.Task[None]] = set()
         self._delayed: set[asyncio.Task[None]] = set()
-        """Those of them that have yet to wait."""
+        """The tasks in `_connecting` whose delay is not over."""
 
     def start(self) -> None:
-        """Accept."""
+        """Starts to listen and accept."""
         self._listening.setblocking(False)
         self._listening.listen(BACKLOG)
-        self._go_on()
+        self._resume()
         self._sweep()
 
     def close(self) -> None:
-        """Accept no more. Connections that were accepted stay, but for those whose handshake is not done."""
+        """Stops accepting. Accepted connections stay, except those that are delayed or in their TLS handshake."""
         self._stop()
         for task in self._delayed if self._handshakes is None else self._connecting:
             task.cancel()
@@ -93,10 +93,10 @@ class Acceptor:
         self._listening.close()
 
     async def wait_closed(self) -> None:
-        """Return when all that was accepted has its protocol, or is gone."""
+        """Returns when all accepted connections have their protocol or are gone."""
         await asyncio.gather(*self._connecting, return_exceptions=True)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._paused = None
         self._accepting = True
         self._loop.add_reader(self._listening.fileno(), self._ready)
@@ -120,7 +120,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _OF_THE_CLIENT:
+                if error.errno in _CLIENT_ERRNOS:
                     continue
                 self._pause(error)
                 return
@@ -140,7 +140,7 @@ class Acceptor:
 
     def _pause(self, error: OSError) -> None:
         self._stop()
-        self._paused = self._loop.call_later(PAUSE_S, self._go_on)
+        self._paused = self._loop.call_later(PAUSE_S, self._resume)
         self._admission.relieve()
         if self._loop.time() - self._logged_at >= LOG_EVERY_S:
             self._logged_at = self._loop.time()
@@ -159,7 +159,7 @@ class Acceptor:
         try:
             if delay_s:
                 await self._wait(delay_s)
-            if accepted.fileno() < 0:  # it made way already
+            if accepted.fileno() < 0:  # closed meanwhile to make way for another connection
                 return
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -171,7 +171,7 @@ class Acceptor:
             place.leave()
             accepted.close()
             raise
-        except (OSError, ValueError) as error:  # it was reset meanwhile, or there is no memory for it
+        except (OSError, ValueError) as error:  # the client reset it, or there is no memory for it
             place.leave()
             accepted.close()
             log.debug("a connection was not taken", reason=str(error))

@@ -1,4 +1,4 @@
-"""`host:port` as people write it: read and checked."""
+"""Parses and checks addresses as people write them, `host:port`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 from headrace.base.errors import Code, KafkaError
 
 MOST_ADDRESSES = 64
-"""Of one bootstrap list."""
+"""The most addresses in one bootstrap list."""
 
 
 class Address(NamedTuple):
-    """Where a Kafka server listens."""
+    """The address of a Kafka server."""
 
     host: str
     port: int
@@ -20,9 +20,9 @@ class Address(NamedTuple):
 
 
 def parse_addresses(texts: Sequence[str]) -> list[Address]:
-    """The addresses of a bootstrap list, each `host:port` or `[ipv6]:port`; an element may hold several, with commas.
+    """The addresses of a bootstrap list, each `host:port` or `[ipv6]:port`; a text may contain several, with commas.
 
-    Raises KafkaError INVALID_CONFIG for none, too many, or one that is not an address.
+    Raises KafkaError INVALID_CONFIG for no address, too many addresses, or an invalid one.
     """
     found = [parse_address(part) for text in texts for part in text.split(",") if part.strip()]
     if not 0 < len(found) <= MOST_ADDRESSES:
@@ -31,7 +31,7 @@ def parse_addresses(texts: Sequence[str]) -> list[Address]:
 
 
 def parse_address(text: str) -> Address:
-    """One address. Raises KafkaError INVALID_CONFIG."""
+    """The address that `text` contains. Raises KafkaError INVALID_CONFIG."""
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     bare_ipv6 = ":" in host and not text.strip().startswith("[")

@@ -1,17 +1,18 @@
-"""Which connections a port may have: so many in all, so many from one address, and none of the last descriptors.
+"""Admission of connections: limits in total and per address, and a reserve of descriptors that no connection gets.
 
-A connection has a `Place` from when it was accepted until it is gone. It is *new* until it has proven something: a
-whole request (of a client), the handshake (of a node). At a limit a newcomer takes the place of the new connection that
-came first; where there is none, of the one that has been idle for longest; else it is closed at once. So connections
-that say nothing keep nobody out, however many there are: each is the next to go, long before one that came just now,
-and a client of Kafka's that was let go while it was idle connects again when it has something to say. One that is new
-for longer than `NEW_S` goes anyway.
+A connection has a `Place` from its acceptance until it is gone. A connection is *new* until it has proven itself: a
+client by a complete request, a node by the handshake. At a limit, the connection that has been new for longest is
+closed to make way for the newcomer; if none is new, the connection that has been idle for longest; if none is idle, the
+newcomer is closed at once. So silent connections keep nobody out, however many there are: each is closed long before a
+connection that was just accepted, and a Kafka client whose idle connection was closed connects again when it needs to.
+A connection that is new for longer than `NEW_S` is closed in any case.
 
-From one address at most `most_of_address` come, so that one cannot have all: there new ones make way, idle ones do not.
-The machine's own addresses have `LOCAL` places beyond the limit in all, for who looks what is wrong.
+One address may have at most `most_of_address` connections, so that it cannot take all places; at this limit only new
+connections make way, not idle ones. The machine's own addresses have `LOCAL` places beyond the total limit, for
+administrators who look for a fault.
 
-All of it costs a fixed time for each connection. What is refused is counted, and logged once in `LOG_EVERY_S`, with how
-many there were. All of the loop thread.
+The cost per connection is constant. Refusals are counted, and logged once in `LOG_EVERY_S`, with their number. For the
+loop thread only.
 """
 
 import ipaddress
@@ -23,13 +24,14 @@ import structlog
 log = structlog.get_logger()
 
 NEW_S: Final = 30.0
-"""Within this a client's first whole request must have come."""
+"""Seconds within which a connection must prove itself, a client by its first complete request."""
 LOCAL: Final = 16
+"""Places beyond the limit for connections from the machine itself."""
 LOG_EVERY_S: Final = 60.0
 
 
 class Place:
-    """The place of one connection."""
+    """The place of one connection among those of its kind."""
 
     __slots__ = ("_admission", "_drop", "address", "since")
 
@@ -40,24 +42,24 @@ class Place:
         self.since = since
 
     def occupy(self, drop: Callable[[], None]) -> None:
-        """Somebody else looks after the connection from now on: `drop` ends it."""
+        """Sets the function that closes the connection from now on."""
         self._drop = drop
 
     def drop(self) -> None:
-        """End the connection."""
+        """Closes the connection."""
         self._drop()
 
     def proven(self) -> None:
-        """It has said what a client says: it is new no longer."""
+        """Reports that the connection has proven itself: it is no longer new."""
         self._admission.proven(self)
 
     def leave(self) -> None:
-        """The connection is gone. To be told twice does no harm."""
+        """Reports that the connection is gone. Idempotent."""
         self._admission.leave(self)
 
 
 class Admission:
-    """Of one kind of connections, on however many ports."""
+    """The admission of one kind of connections, on any number of ports."""
 
     def __init__(
         self,
@@ -70,17 +72,18 @@ class Admission:
         drop_idle: Callable[[], bool] = lambda: False,
         most_new: int | None = None,
     ) -> None:
-        """`most_new`: at so many new ones a newcomer takes the place of the first of them; None: at `most` alone.
-        `descriptors`: a connection whose own is this one or higher is refused; files need what is left.
-        `drop_idle`: end the connection that has been idle for longest; whether there was one."""
+        """`most`, `most_of_address`: the most connections in total and per address. `most_new`: the number of new
+        connections from which on the oldest of them makes way for a newcomer; None: no such limit. `descriptors`: a
+        connection with this descriptor or a higher one is refused, since files need the rest. `drop_idle`: closes the
+        connection that has been idle for longest; returns whether there was one."""
         self.most = most
         self.most_of_address = most_of_address
         self.refused = 0
-        """Newcomers that were closed at once."""
+        """Number of newcomers that were closed at once."""
         self.made_way = 0
-        """New and idle connections that were ended for a newcomer's sake."""
+        """Number of new and idle connections that were closed to make way for a newcomer."""
         self.timed_out = 0
-        """Connections that were new for too long."""
+        """Number of connections that were closed because they were new for too long."""
         self._kind = kind
         self._descriptors = descriptors
         self._time = time
@@ -88,7 +91,7 @@ class Admission:
         self._most_new = most + LOCAL if most_new is None else most_new
         self._places: dict[Place, None] = {}
         self._new: dict[Place, None] = {}
-        """In the order in which they came."""
+        """The places of new connections, in the order of their acceptance."""
         self._new_of: dict[str, dict[Place, None]] = {}
         self._count_of: dict[str, int] = {}
         self._logged_at = -LOG_EVERY_S
@@ -99,12 +102,12 @@ class Admission:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Idle connections may soon have to make way."""
+        """Whether three quarters of the places are taken, so that idle connections may soon have to make way."""
         return len(self._places) >= self.most * 3 // 4
 
     def admit(self, address: str, descriptor: int, drop: Callable[[], None]) -> Place | None:
-        """A place for a connection from `address` (without a port), which has `descriptor`; `drop` ends it. None: close
-        it at once."""
+        """A place for a connection with `descriptor` from `address` (without a port), which `drop` closes. None: the
+        connection is refused, and the caller must close it."""
         while self._count_of.get(address, 0) >= self.most_of_address:
             if not self._drop_first(self._new_of.get(address)):
                 self._refuse(address, f"{self.most_of_address} connections from its address")
@@ -144,14 +147,14 @@ class Admission:
                 del self._count_of[place.address]
 
     def drop_silent(self, within_s: float = NEW_S) -> None:
-        """End what has been new for longer than `within_s`."""
+        """Closes connections that have been new for longer than `within_s` seconds."""
         before = self._time() - within_s
         while (first := next(iter(self._new), None)) is not None and first.since <= before:
             self.timed_out += 1
             self._end(first)
 
     def relieve(self) -> None:
-        """There is no descriptor left, although all were counted: one connection makes way."""
+        """Closes one connection, as no descriptor is left although the number of connections is within the limits."""
         self._make_way()
 
     def _make_way(self) -> bool:
@@ -172,7 +175,7 @@ class Admission:
         return True
 
     def _end(self, place: Place) -> None:
-        self.leave(place)  # at once: the connection itself is gone in a later turn of the loop
+        self.leave(place)  # now, since the connection itself is gone only in a later turn of the loop
         place.drop()
 
     def _refuse(self, address: str, reason: str) -> None:
@@ -186,10 +189,10 @@ class Admission:
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is one of this machine's own that no other can have."""
+    """Whether `address` is a loopback address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    mapped = getattr(found, "ipv4_mapped", None)  # of a socket that listens at `::`
+    mapped = getattr(found, "ipv4_mapped", None)  # the form of IPv4 addresses on a socket that listens on `::`
     return found.is_loopback or (mapped is not None and mapped.is_loopback)

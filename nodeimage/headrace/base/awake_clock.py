@@ -1,13 +1,13 @@
-"""A clock that stands while this process does, and timers that go by it: for limits on how long others may be silent.
+"""A clock that stops while this process does not run, and timers based on it: for limits on the silence of others.
 
-A process that is stopped, swapped out, or kept from its processor hears nobody. What others sent meanwhile waits in the
-kernel, and whoever takes them for silent then ends logins, sessions and groups that did all in time. So
+A process that is stopped, swapped out, or starved of processor time receives nothing. What others sent meanwhile waits
+in the kernel, so a limit by the wall clock would end logins, sessions and groups that did everything in time. Therefore
 
-1. seconds in which the loop did not run are not counted: a tick that comes `LATE_S` late or later says how many;
-2. a timer that is due lets the loop read what has come before it rings.
+1. seconds in which the loop did not run are not counted: a tick that is late by `LATE_S` or more tells how many;
+2. before a timer that is due calls back, the loop reads what has arrived.
 
-Not for what others rely on to be over, such as leases: these end while this process stands still. Until `start`, and
-after `close`, it is the loop's own clock.
+Not for limits on which others rely, such as leases: these expire even while this process stands still. Before `start`
+and after `close`, the clock equals the loop's own clock.
 """
 
 import asyncio
@@ -20,60 +20,60 @@ LATE_S: Final = 0.5
 
 
 class Timer(Protocol):
-    """One that has not rung."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None:
-        """It does not ring. To be told twice, or when it has rung, does no harm."""
+        """Cancels the callback. Idempotent, and without effect after the callback."""
 
 
 class Timers(Protocol):
-    """What limits go by: this clock, or a loop."""
+    """A source of time for limits: an `AwakeClock`, or an event loop."""
 
     def time(self) -> float:
-        """Seconds since some moment."""
+        """Seconds since an arbitrary moment."""
 
     def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> Timer:
-        """Call back at `when` of `time`."""
+        """Calls `callback` when `time` reaches `when`."""
 
     def call_later(self, delay: float, callback: Callable[..., object], /, *arguments: Any) -> Timer:
-        """Call back after so many seconds."""
+        """Calls `callback` after `delay` seconds."""
 
 
 class AwakeClock:
-    """Of one loop."""
+    """The clock of one event loop, which counts only time in which the loop ran."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._stood_s = 0.0
-        """All that is not counted."""
+        self._skipped_s = 0.0
+        """The seconds in which the loop did not run."""
         self._due: float | None = None
-        """When the next tick comes, by the loop's clock; None: there are none."""
+        """When the next tick is due, by the loop's clock; None: the clock is not started."""
         self._tick: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Tick."""
+        """Starts to watch for time in which the loop does not run."""
         self._next()
 
     def close(self) -> None:
-        """Tick no longer."""
+        """Stops ticking."""
         if self._tick is not None:
             self._tick.cancel()
         self._due = self._tick = None
 
     def time(self) -> float:
-        """Seconds in which this process ran. Somebody may ask before the tick has come that is late."""
+        """Seconds in which this process ran. Correct even before a late tick has been handled."""
         now = self._loop.time()
         if self._due is not None and now - self._due >= LATE_S:
-            self._stood_s += now - self._due
+            self._skipped_s += now - self._due
             self._due = now + EVERY_S
-        return now - self._stood_s
+        return now - self._skipped_s
 
     def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> "AwakeTimer":
-        """Call back at `when` of `time`."""
+        """Calls `callback` when `time` reaches `when`."""
         return AwakeTimer(self, self._loop, when, lambda: callback(*arguments))
 
     def call_later(self, delay: float, callback: Callable[..., object], /, *arguments: Any) -> "AwakeTimer":
-        """Call back after so many seconds of `time`."""
+        """Calls `callback` when `time` has advanced by `delay` seconds."""
         return self.call_at(self.time() + delay, callback, *arguments)
 
     def _next(self) -> None:
@@ -87,7 +87,7 @@ class AwakeClock:
 
 @asynccontextmanager
 async def limited(seconds: float, clock: Timers | None) -> AsyncIterator[None]:
-    """As asyncio.timeout, by a clock; None: the loop's. Raises TimeoutError."""
+    """As asyncio.timeout, but measured by `clock`; None: by the loop's clock. Raises TimeoutError."""
     if clock is None:
         async with asyncio.timeout(seconds):
             yield
@@ -101,7 +101,7 @@ async def limited(seconds: float, clock: Timers | None) -> AsyncIterator[None]:
 
 
 class AwakeTimer:
-    """One timer."""
+    """A timer of an `AwakeClock`."""
 
     __slots__ = ("_callback", "_clock", "_handle", "_loop", "_when")
 
@@ -116,20 +116,20 @@ class AwakeTimer:
         self._arm()
 
     def cancel(self) -> None:
-        """It does not ring."""
+        """Cancels the callback."""
         self._handle.cancel()
-        self._callback = _nothing  # what it would have called may hold whoever holds this
+        self._callback = _nothing  # the callback may reference the owner of this timer
 
     def _arm(self) -> None:
         left = self._when - self._clock.time()
         self._handle = self._loop.call_later(max(left, 0.0), self._is_due)
 
     def _is_due(self) -> None:
-        if self._when - self._clock.time() > 0.001:  # this process stood still; uvloop's clock has whole milliseconds
+        if self._when - self._clock.time() > 0.001:  # the process was stopped; uvloop's clock has whole milliseconds
             self._arm()
             return
-        # Loops look at timers before sockets, or after them, and at what is to be called soon in between: by the second
-        # turn from now they have read.
+        # Some loops handle timers before sockets, some after, and callbacks of `call_soon` in between: by the second
+        # turn from now the loop has read from its sockets.
         self._handle = self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:

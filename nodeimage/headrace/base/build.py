@@ -1,6 +1,6 @@
-"""Whether this process runs the node's hot layers as machine code, or all of it as Python.
+"""Whether this process runs the node's hot layers as machine code, or everything as Python.
 
-This module is compiled with those layers, where they are compiled at all (.ci/build_native.py): so its own file tells.
+If these layers are compiled (.ci/build_native.py), this module is too, so the type of its own file gives the answer.
 """
 
 from typing import Final
@@ -10,5 +10,5 @@ PURE: Final = "pure"
 
 
 def build() -> str:
-    """`compiled` or `pure`."""
+    """The kind of this build: `compiled` or `pure`."""
     return PURE if __file__.endswith(".py") else COMPILED

@@ -1,13 +1,13 @@
-"""Child processes of a running node: each is started, read and waited for by a thread of its own.
+"""Child processes of a running node: a thread per child starts it, reads its output and waits for its end.
 
-asyncio starts a process on the loop's thread, and uvloop forks for it: the kernel copies the page tables, at some 50 ms
-where a node has much memory mapped, in which the loop stands still. `subprocess` uses vfork (on Linux), which copies
-none. The thread stays as long as the child: one that asks the kernel to end it with its parent (`log/parent.py`) ends
-with the thread that started it.
+asyncio would start a process on the loop's thread, and uvloop forks to do so: the kernel copies the page tables, which
+blocks the loop for some 50 ms if the node has much memory mapped. `subprocess` uses vfork (on Linux), which copies
+none. The thread lives as long as the child, since a child that asks the kernel to end it with its parent
+(log/parent_death.py) ends with the thread that started it.
 
-1. When `run` is over, however it ends, the child is gone, and no zombie is left of it. Only who cancels it twice does
-   not wait for that; the child is killed and reaped all the same.
-2. What a child writes beyond the limit is read and dropped: it costs no more memory, and keeps no child waiting.
+1. When `run` returns or raises, the child is gone and reaped. Only a second cancellation does not wait for that; the
+   child is killed and reaped nevertheless.
+2. Output beyond the limit is read and discarded: it takes no memory, and does not block the child.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from headrace.base.errors import OutOfDescriptors
 
 _PIECE_BYTES: Final = 1 << 16
 _PUT_OFF: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
-"""No descriptor, no memory, or no process is left for another child."""
+"""Errors that say that no descriptor, memory or process is left for another child."""
 
 
 class Ended(NamedTuple):
-    """How a child ended."""
+    """The result of a child process."""
 
     status: int
-    """Its exit status; -n: signal n ended it."""
+    """The exit status; -n: signal n ended the child."""
     output: bytes
-    """What it wrote to its standard output, up to the limit."""
+    """The standard output of the child, up to the limit."""
     is_cut: bool
-    """It wrote more than that."""
+    """Whether the child wrote more than the limit."""
 
 
 class ChildProcess:
-    """One child, from before it starts until it is gone. Used on the loop's thread."""
+    """One child process, from before its start until it is gone. For the loop's thread only."""
 
     def __init__(self, command: Sequence[str], *, output_limit: int = 0) -> None:
-        """`output_limit`: bytes of its standard output that are kept. 0: it has this process's own."""
+        """`output_limit`: the most bytes of standard output that are kept. 0: the child inherits standard output."""
         self._command = tuple(command)
         self._output_limit = output_limit
         self._lock = threading.Lock()
@@ -50,9 +50,9 @@ class ChildProcess:
         self._gone: asyncio.Future[Ended] | None = None
 
     async def run(self) -> Ended:
-        """Start it, once, and wait until it has ended; when this is cancelled, or times out, it is killed.
+        """Starts the child and waits until it has ended. A cancellation kills the child. Call it only once.
 
-        Raises OSError where it cannot be started, and `OutOfDescriptors` where it cannot for now.
+        Raises OSError if the child cannot be started, and `OutOfDescriptors` if it cannot be started for now.
         """
         loop = asyncio.get_running_loop()
         gone: asyncio.Future[Ended] = loop.create_future()
@@ -69,14 +69,14 @@ class ChildProcess:
             raise
 
     def kill(self) -> None:
-        """End it, now or as soon as it starts."""
+        """Kills the child, now or as soon as it starts."""
         with self._lock:
             self._is_killed = True
             if self._process is not None:
                 self._process.kill()
 
     async def stop(self) -> None:
-        """End it, and return when it is gone."""
+        """Kills the child, and returns when it is gone."""
         self.kill()
         if self._gone is not None:
             await asyncio.wait([self._gone])
@@ -89,8 +89,8 @@ class ChildProcess:
             ended = self._run()
         except BaseException as error:
             ended = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_tell, gone, ended)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits any longer
+            loop.call_soon_threadsafe(_resolve, gone, ended)
 
     def _run(self) -> Ended:
         """[blocking]"""
@@ -117,7 +117,7 @@ class ChildProcess:
 
 
 def _read(pipe: IO[bytes] | None, limit: int) -> tuple[bytes, bool]:
-    """[blocking] All that is written to a pipe, up to the limit, and whether there was more."""
+    """[blocking] Reads a pipe to its end; returns the bytes up to the limit, and whether there were more."""
     kept = bytearray()
     is_cut = False
     while pipe is not None and (piece := pipe.read(_PIECE_BYTES)):
@@ -127,9 +127,9 @@ def _read(pipe: IO[bytes] | None, limit: int) -> tuple[bytes, bool]:
     return bytes(kept), is_cut
 
 
-def _tell(gone: asyncio.Future[Ended], ended: Ended | BaseException) -> None:
+def _resolve(gone: asyncio.Future[Ended], ended: Ended | BaseException) -> None:
     if isinstance(ended, BaseException):
         gone.set_exception(ended)
-        gone.exception()  # there may be nobody left who waits
+        gone.exception()  # marks it as retrieved, as nothing may be waiting for it
     else:
         gone.set_result(ended)

@@ -1,11 +1,11 @@
-"""What is closed at the end of a `with` block, or by `close` where it is kept for longer."""
+"""A base class of objects that are closed at the end of a `with` block or by `close`."""
 
 from abc import ABC, abstractmethod
 from typing import Self
 
 
 class Closing(ABC):
-    """contextlib.closing as a base class, for what is used in both ways."""
+    """Like contextlib.closing, but as a base class."""
 
     def __enter__(self) -> Self:
         return self
@@ -15,4 +15,4 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held. Closing twice is fine."""
+        """Releases all resources. Idempotent."""

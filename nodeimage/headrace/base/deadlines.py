@@ -1,7 +1,7 @@
-"""All deadlines of a node behind one timer: no timer belongs to a topic, a connection or a partition.
+"""All deadlines of a node behind one timer: topics, connections and partitions have no timers of their own.
 
-A heap of (time, number, callback). Cancelling marks an entry; it leaves the heap when its time comes, or when the heap
-holds more cancelled entries than live ones.
+A heap of deadlines, ordered by time. Cancelling only marks an entry; the entry leaves the heap when its time comes, or
+when the heap holds more cancelled entries than live ones.
 """
 
 import asyncio
@@ -9,11 +9,11 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
-TICK_S: Final = 0.001  # uvloop's clock has whole milliseconds: what is read of it is up to one behind
+TICK_S: Final = 0.001  # uvloop's clock has whole milliseconds, so the time read from it is up to this much behind
 
 
 class Deadline:
-    """One entry; `cancel()` it when it no longer matters."""
+    """A callback at a time. Call `cancel` when it is no longer needed."""
 
     __slots__ = ("_callback", "_owner", "when")
 
@@ -26,25 +26,25 @@ class Deadline:
         return self.when < other.when
 
     def cancel(self) -> None:
-        """Forget it."""
+        """Prevents the callback. Idempotent."""
         if self._callback is not None:
             self._callback = None
             self._owner.cancelled()
 
     def run(self) -> None:
-        """Call back, unless cancelled."""
+        """Calls back, unless cancelled."""
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
 
     @property
     def live(self) -> bool:
-        """Neither run nor cancelled."""
+        """Whether the callback is still to come: neither run nor cancelled."""
         return self._callback is not None
 
 
 class Deadlines:
-    """The heap and its timer. Times are the loop's own (monotonic seconds)."""
+    """The heap of deadlines and its timer. Times are those of the loop (monotonic seconds)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -53,7 +53,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def at(self, when: float, callback: Callable[[], None]) -> Deadline:
-        """Call `callback` at loop time `when`."""
+        """Calls `callback` at loop time `when`."""
         deadline = Deadline(when, callback, self)
         heapq.heappush(self._heap, deadline)
         if self._heap[0] is deadline:
@@ -61,11 +61,11 @@ class Deadlines:
         return deadline
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Deadline:
-        """Call `callback` in `seconds`, never sooner."""
+        """Calls `callback` in `seconds`, never sooner."""
         return self.at(self._loop.time() + TICK_S + seconds, callback)
 
     def cancelled(self) -> None:
-        """One entry was cancelled."""
+        """Counts a cancelled deadline; called by `Deadline.cancel`."""
         self._cancelled += 1
         if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
             self._heap = [deadline for deadline in self._heap if deadline.live]
@@ -73,7 +73,7 @@ class Deadlines:
             self._cancelled = 0
 
     def close(self) -> None:
-        """Forget all."""
+        """Drops all deadlines without calling back."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -89,5 +89,5 @@ class Deadlines:
         try:
             while self._heap and self._heap[0].when <= now:
                 heapq.heappop(self._heap).run()
-        finally:  # a callback that fails goes to the loop's handler, and must not stop all the others
+        finally:  # an exception of a callback goes to the loop's handler, and must not stop the other deadlines
             self._arm()

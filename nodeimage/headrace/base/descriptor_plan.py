@@ -1,14 +1,14 @@
-"""What a node's file descriptors are for: so many for clients, for other nodes, for files that are read now and then,
+"""The plan of a node's file descriptors: shares for clients, for other nodes and for files that are read now and then,
 and a reserve that no connection gets, so that a file can always be opened.
 
-    reserve   a part in eight, 96 to 4,096   logs that are written to, SQLite, indexes, helpers
-    chunks    a part in sixteen, 16 to 4,096 closed chunks that stay open for the next read, two descriptors each
-    peers     a part in eight, 64 to 16,384  sessions with other nodes, either way
+    reserve   one eighth, 96 to 4,096        logs that are written to, SQLite, indexes, child processes
+    chunks    one sixteenth, 16 to 4,096     closed chunks that stay open for the next read, two descriptors each
+    peers     one eighth, 64 to 16,384       sessions with other nodes, in either direction
     http      32                             health and metrics
-    clients   the rest                       and at most half of the mappings that the kernel allows a process: each
-                                             connection, and each closed chunk that is open, has one
+    clients   the rest                       and at most half of the memory mappings that the kernel allows a process:
+                                             each connection, and each closed chunk that is open, has one
 
-A plan is made of limits alone. Whatever is really used, connections are refused once only the reserve is left
+A plan depends on limits only. Whatever is actually in use, connections are refused once only the reserve is left
 (admission.py).
 """
 
@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Final
 
 LEAST: Final = 256
-"""Descriptors below which a node works, if at all, with very few clients."""
+"""The number of descriptors below which a node works, if at all, with very few clients."""
 _MAPPINGS: Final = 65_530
-"""Linux's default."""
+"""The most memory mappings of a process by Linux's default."""
 _HTTP: Final = 32
 _LEAST_CLIENTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptorPlan:
-    """`limit`: descriptors of the process. `chunks`: closed chunks that are open at a time. The rest: descriptors."""
+    """The shares of descriptors. `limit`: descriptors of the process. `chunks`: the most closed chunks open at a time;
+    all others are numbers of descriptors."""
 
     limit: int
     reserve: int
@@ -38,7 +39,7 @@ class DescriptorPlan:
 
 
 def descriptor_plan(limit: int, *, mappings: int = _MAPPINGS) -> DescriptorPlan:
-    """For a process that may have `limit` descriptors and `mappings` mappings. Pure."""
+    """The plan for a process that may have `limit` descriptors and `mappings` memory mappings. Pure."""
     reserve = _within(limit // 8, 96, 4_096)
     chunks = _within(min(limit // 16, mappings // 8), 16, 4_096)
     peers = _within(limit // 8, 64, 16_384)
@@ -48,7 +49,7 @@ def descriptor_plan(limit: int, *, mappings: int = _MAPPINGS) -> DescriptorPlan:
 
 
 def plan_of_process() -> DescriptorPlan:
-    """[blocking] For this process, as its limits are now."""
+    """[blocking] The plan for this process according to its current limits."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
@@ -58,7 +59,7 @@ def plan_of_process() -> DescriptorPlan:
 
 
 def raise_limit() -> int:
-    """Let this process have as many descriptors as it may; how many that are."""
+    """Raises this process's limit of descriptors to the highest allowed; returns the new limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most

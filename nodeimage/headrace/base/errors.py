@@ -1,7 +1,7 @@
-"""One tree of errors, each with the Kafka error code that a client gets.
+"""One tree of errors, each with the Kafka error code that a client receives.
 
-A message says what happened, to what, and what to do. Codes and names are Kafka's (org.apache.kafka.common.protocol
-.Errors); only those that Headrace uses stand here.
+A message says what happened, to what, and what to do. Codes and names are Kafka's
+(org.apache.kafka.common.protocol.Errors); only those that Headrace uses are listed.
 """
 
 from collections.abc import Iterable
@@ -99,7 +99,7 @@ class Code(IntEnum):
 
 
 def code_of(number: int) -> Code:
-    """A code as it came from elsewhere; one that is not known here, a newer version's, is UNKNOWN_SERVER_ERROR."""
+    """The code for a number that was received; UNKNOWN_SERVER_ERROR for an unknown one, such as a newer version's."""
     try:
         return Code(number)
     except ValueError:
@@ -107,17 +107,17 @@ def code_of(number: int) -> Code:
 
 
 class HeadraceError(Exception):
-    """Every error that Headrace raises on purpose. `code` is what a Kafka client is told."""
+    """The base of all errors that Headrace raises on purpose. `code` is the error code sent to a Kafka client."""
 
     code: ClassVar[Code] = Code.UNKNOWN_SERVER_ERROR
 
 
 class KafkaError(HeadraceError):
-    """An answer with a Kafka error code, where no narrower class is needed."""
+    """An error with a given Kafka error code, for cases without a class of their own."""
 
     def __init__(self, code: Code, message: str = "") -> None:
         super().__init__(message or code.name)
-        self.code = code  # type: ignore[misc]  # an instance's code, over the class's
+        self.code = code  # type: ignore[misc]  # overrides the class variable for this instance
 
 
 class MalformedRequest(HeadraceError):
@@ -133,19 +133,19 @@ class CorruptBatch(HeadraceError):
 
 
 class UnsupportedBatch(HeadraceError):
-    """A record batch of magic 0 or 1; only version 2 is stored."""
+    """A record batch of magic 0 or 1; only magic 2 is stored."""
 
     code = Code.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 class InvalidBatch(HeadraceError):
-    """A record batch that is whole, but breaks a rule (empty, wrong deltas, control batch from a client)."""
+    """A record batch that is intact but breaks a rule (empty, wrong deltas, control batch from a client)."""
 
     code = Code.INVALID_RECORD
 
 
 class InvalidRecords(HeadraceError):
-    """A record batch of which some records break a rule of their topic; `records`: their places in it, and why."""
+    """A record batch with records that break a rule of their topic. `records`: their (index in the batch, reason)."""
 
     code = Code.INVALID_RECORD
 
@@ -155,18 +155,18 @@ class InvalidRecords(HeadraceError):
 
 
 class StorageFull(HeadraceError):
-    """No room on the disk, or the node's quota is used up. Reads go on; writes come back when there is room."""
+    """The disk has no room, or the node's quota is used up. Reads continue; writes resume when there is room."""
 
     code = Code.KAFKA_STORAGE_ERROR
 
 
 class OutOfDescriptors(StorageFull, OSError):
-    """The process, or its machine, has no file descriptor left, or no memory for one. Nothing is lost: what was to be
-    done is put off, as on a full disk. An OSError too, as what it was made from: never one of a disk that failed."""
+    """The process or its machine has no file descriptor left, or no memory for one. Nothing is lost: the operation is
+    put off, as on a full disk. Also an OSError, like its cause, but it never means that a disk has failed."""
 
 
 class SyncFailed(HeadraceError):
-    """The disk did not take what was written, and may call it done the next time. The process must end."""
+    """A sync failed, and the next one may succeed although the data is not on the disk. The process must end."""
 
     code = Code.KAFKA_STORAGE_ERROR
 
@@ -178,22 +178,22 @@ class CorruptLog(HeadraceError):
 
 
 class LostTail(CorruptLog):
-    """A log ends before the position up to which it was synced. What is left of it is sound."""
+    """A log ends before the position up to which it was synced. The rest of the log is intact."""
 
 
 class TrimmedLog(CorruptLog):
-    """What is asked for has been trimmed: nothing is wrong with what is there."""
+    """The requested part of a log has been trimmed: the rest of the log is intact."""
 
 
 class FolderRefused(HeadraceError):
-    """A data folder that this process must not use: another cluster's, a newer format's, or in use."""
+    """A data folder that this process must not use: it belongs to another cluster, has a newer format, or is in use."""
 
 
 class StoreSetBack(HeadraceError):
-    """The cluster store is an older copy of itself than this node has seen: what it says is not done."""
+    """The cluster store is an older copy than this node has seen before: its content is not acted on."""
 
     code = Code.FENCED_LEADER_EPOCH
 
 
 class NewerFormat(FolderRefused):
-    """Something sound that this version does not know: it is never skipped and never cut, and the process ends."""
+    """Intact data in a format that this version does not know: it is never skipped or cut, and the process ends."""

@@ -1,18 +1,18 @@
 """Feature levels: what a version of Headrace can read, and what a cluster may write (DESIGN section 13).
 
-    level   since   what may be written from it on
+    level   since   what a cluster may write from this level on
     0       0.1.0   all that commit 523cdbc reads
     1       0.2.0   format 2 of the cluster's record and of node.json, which older versions refuse; the level in the
-                    catalog's log (RaiseLevel), and behind it deleting in pieces (ForgetDeleted, ExpireSomeOffsets)
+                    catalog's log (RaiseLevel), and after it deleting in pieces (ForgetDeleted, ExpireSomeOffsets)
                     and numbers of streams that are given again; the ids of changes in containers' records
                     (store.lineage); checksums of the catalog's rows, format 4 of its file (catalog.row_sums), and
                     ReadMarks
     2       0.2.0   users, credentials, access expressions and quotas in the catalog, in tables that a file of level 1
-                    lacks, and gets, empty, when this version opens it
+                    lacks, and that are created, empty, when this version opens such a file
 
-A version reads everything of the levels that it supports; what it writes is of the cluster's level (store.features).
-Whoever writes something that a lower level has not asks `may` first: a frame type, a command, a record, a message, or
-a new field of one of these.
+A version reads everything of the levels that it supports, and writes only what the cluster's level allows
+(store.features). Code that writes something that a lower level lacks (a frame type, a command, a record, a message, or
+a new field of one of these) calls `may` first.
 """
 
 from enum import IntEnum
@@ -29,12 +29,12 @@ class Level(IntEnum):
 
 OLDEST: Final = min(Level)
 NEWEST: Final = max(Level)
-"""The newest that this version supports."""
+"""The newest level that this version supports."""
 _FORMATS: Final = {Level.ORIGINAL: 1, Level.FENCED: 2, Level.SECURED: 3}
 
 
 def format_of(level: int) -> int:
-    """The format of the cluster's record and of node.json at a level: versions that do not read it are refused."""
+    """The format of the cluster's record and of node.json at a level. Versions that cannot read it are kept out."""
     return max(format for since, format in _FORMATS.items() if since <= level)
 
 
@@ -44,6 +44,6 @@ def level_of(format: int) -> int:
 
 
 FEATURE: Final = "headrace.version"
-"""The cluster's level, among the features that Kafka's clients are told of."""
+"""The name of the cluster's level among the features that ApiVersions reports to Kafka clients."""
 FORMAT: Final = format_of(NEWEST)
-"""The newest that this version reads."""
+"""The newest format of the cluster's record and of node.json that this version reads."""

@@ -1,30 +1,29 @@
-"""Bounds on the log: how many lines one cause, and one event, may have.
+"""Rate limits on the log: how many lines one cause, and one event, may have.
 
-A line is written for what a client, a peer or a disk does, so whoever does it a million times would otherwise fill the
-log's disk, hide every other line, and keep the process busy with writing. Two token buckets stand in front of each
-line:
+Lines are written about the actions of clients, peers and disks, so an action repeated a million times would otherwise
+fill the log's disk, hide all other lines, and keep the process busy with writing. Two token buckets limit each line:
 
 - by event and cause: a burst of `CAUSE_BURST` lines, then one in `CAUSE_EVERY_S`. The cause is the other side's address
-  where there is one, without its port; else what else of the program's own the line names (node, container, link ...).
-  Never what a client chooses freely: its client id, its port, a topic, a group, a reason.
-- by event: a burst of `EVENT_BURST` lines, then one in `EVENT_EVERY_S`, whatever the causes, as an attacker has many
-  addresses. It is the only bound of lines that name no cause.
+  without the port if the line has one; else the program's own objects that the line names (node, container, link ...).
+  Never anything that a client chooses freely: client id, port, topic, group, reason.
+- by event: a burst of `EVENT_BURST` lines, then one in `EVENT_EVERY_S`, for all causes together, as an attacker may
+  have many addresses. This is the only limit for lines that name no cause.
 
-What is left out is counted: the next line of the same cause says `suppressed=1234`, the next of the event
-`suppressed_of_all=1234` for those that fell to the bound by event. Where no next line comes, `tell` writes what is
-still to be told; whoever runs the process calls it every few seconds, and at the end.
+Suppressed lines are counted: the next line of the same cause says `suppressed=1234`, the next line of the event
+`suppressed_of_all=1234` for lines that exceeded the limit by event. If no next line follows, `tell` writes the count;
+the process calls it every few seconds, and at its end.
 
 Invariants:
-1. A line at level critical is never left out: it says why the process ends, and there is one of it.
-2. Every other line is bounded, changes of state ("leads", "leads no more") included: status and metrics tell the
-   state, and the bound is by container, so a container that changes hands some times in a minute has all its lines.
-   Lines of the audit have bounds of their own (security.audit), by principal.
-3. Memory is bounded: `MOST_CAUSES` causes, the one that was used longest ago goes first; `MOST_EVENTS` events, as there
-   are in the source, and one bucket for whatever else might come.
-4. No line that is told to be left out is lost from the counts: one that goes from memory adds to its event's.
+1. A line at level critical is never suppressed: it says why the process ends, and occurs once.
+2. All other lines are limited, including changes of state ("leads", "leads no more"): status and metrics show the
+   state, and the limit is per container, so all lines appear for a container whose leader changes some times in a
+   minute. Audit lines have limits of their own (security.audit), per principal.
+3. Memory is bounded: `MOST_CAUSES` causes, of which the least recently used is dropped first; `MOST_EVENTS` events,
+   enough for those in the source, and one bucket for any others.
+4. No suppressed line is lost from the counts: the count of a dropped cause is added to that of its event.
 
-Safe to call from any thread. A processor of structlog, the first, so that what is left out costs little; records of the
-standard library's loggers come through `log_output`, with `SITE`, the place in the source that wrote them, as event.
+Safe to call from any thread. A processor of structlog, the first one, so that suppressed lines cost little; records of
+the standard library's loggers arrive through `log_output`, with `SITE`, the place in the source, as their event.
 """
 
 import ipaddress
@@ -48,18 +47,19 @@ EVENT_EVERY_S: Final = 0.5
 MOST_CAUSES: Final = 2048
 MOST_EVENTS: Final = 1024
 MOST_TOLD: Final = 5
-"""Causes of one event that `tell` names each for itself; the others are summed up in one line."""
+"""The most causes of one event for which `tell` writes a line each; the others are summed up in one line."""
 QUIET_S: Final = 2 * CAUSE_EVERY_S
-"""So long nothing has been left out when `tell` takes a flood for over: before, its next line tells."""
+"""Seconds without a suppressed line after which `tell` considers a flood to be over. Before that, the next line of the
+flood has the count."""
 
 SITE: Final = "_site"
-"""Key of an event dict that stands for the event where the text of the line is not the program's own."""
+"""The key in an event dict that identifies the event if the text of the line is not the program's own."""
 LEFT_OUT: Final = "lines of the log were left out"
 AUDIT: Final = "audit"
-"""The event of the audit's lines, which has bounds of its own (security.audit)."""
+"""The event of audit lines, which have limits of their own (security.audit)."""
 _PEER: Final = "peer"
 _CAUSES: Final = ("node", "container", "link", "kind", "step", "call", "method", "of", "source", "volume")
-"""Keys by which lines are told apart where no peer is named. All are the program's, or were given by an admin."""
+"""The keys that make up the cause of a line without a peer. All values are the program's own, or given by an admin."""
 _OTHERS: Final = "others"
 _MOST_TEXT: Final = 200
 
@@ -68,7 +68,7 @@ EventDict = MutableMapping[str, Any]
 
 
 class _Bucket:
-    """A token bucket, and what it has left out since that was told last."""
+    """A token bucket, and the number of lines suppressed since they were last reported."""
 
     __slots__ = ("_lines", "left_out", "left_out_at", "level")
 
@@ -86,19 +86,19 @@ class _Bucket:
         return True
 
     def leave_out(self, now: float, level: str) -> None:
-        """One more was left out."""
+        """Counts one more suppressed line."""
         self.left_out += 1
         self.left_out_at = now
         self.level = level
 
     def told(self) -> int:
-        """How many were left out, which is told by whoever asks."""
+        """The number of suppressed lines, which the caller reports; resets the count."""
         left_out, self.left_out = self.left_out, 0
         return left_out
 
 
 class LogLimits:
-    """A structlog processor that leaves out what is too much."""
+    """A structlog processor that suppresses lines beyond the limits."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds, monotonic."""
@@ -108,7 +108,7 @@ class LogLimits:
         self._causes: OrderedDict[tuple[Hashable, Cause], _Bucket] = OrderedDict()
 
     def __call__(self, _logger: Any, level: str, event: EventDict) -> EventDict:
-        """The event, with the count of what was left out before it. Raises structlog.DropEvent."""
+        """The event, with the count of lines suppressed before it. Raises structlog.DropEvent to suppress it."""
         name: Hashable = event.pop(SITE, None) or event.get("event")
         if level == "critical" or name in (LEFT_OUT, AUDIT):
             return event
@@ -130,7 +130,8 @@ class LogLimits:
         return event
 
     def tell(self, *, ends: bool = False) -> None:
-        """Write a line for each flood that is over, with how many lines it was. `ends`: the process does: of all."""
+        """Writes a line with the number of suppressed lines for each flood that is over. `ends`: for all floods, as the
+        process ends."""
         for level, told in self._ended(self._clock(), ends=ends):
             getattr(structlog.get_logger(), level)(LEFT_OUT, **told)
 
@@ -157,7 +158,7 @@ class LogLimits:
         return bucket
 
     def _ended(self, now: float, *, ends: bool) -> list[tuple[str, dict[str, Any]]]:
-        """Levels and lines of what has to be told, which counts as told from now on."""
+        """The levels and lines to be written for floods that are over; their counts are reset."""
         lines = []
         told: dict[Hashable, int] = {}
         summed: dict[Hashable, int] = {}
@@ -185,7 +186,7 @@ class LogLimits:
 
 def _cause_of(event: EventDict) -> Cause:
     peer = event.get(_PEER)
-    if peer is not None:  # alone: what a line tells besides of a peer may be what that peer says of itself
+    if peer is not None:  # nothing else counts, since other fields of the line may be the peer's own claims
         return ((_PEER, network_of(str(peer))),)
     return tuple([(key, _short(event[key])) for key in _CAUSES if event.get(key) is not None])
 
@@ -208,7 +209,8 @@ def _network(host: str) -> str:
 
 
 def network_of(peer: str) -> str:
-    """What is bounded together of "address:port": an IPv4 address, the /64 network of an IPv6 one, or the text."""
+    """The part of "address:port" that shares a limit: an IPv4 address, the /64 network of an IPv6 address, or, if it is
+    neither, the text without the port."""
     return _network(peer[:_MOST_TEXT].rpartition(":")[0] or peer[:_MOST_TEXT])
 
 

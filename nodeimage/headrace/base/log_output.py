@@ -1,9 +1,9 @@
-"""Where the log of a process goes, in which form, and within which bounds: the node's and the operator's.
+"""The log of a process, of the node and of the operator: its destination, form and limits.
 
-Structured events by structlog, as logfmt, a line each. The standard library's loggers (asyncio's, aiohttp's, kopf's)
-write through the same, from level warning on, so that the same bounds hold (`log_limits`).
+structlog writes structured events as logfmt, one line each. The standard library's loggers (asyncio's, aiohttp's,
+kopf's) write through structlog too, from level warning on, so that the same limits apply (`log_limits`).
 
-A disk that is full loses lines, and breaks nothing.
+A full disk loses lines, but breaks nothing.
 """
 
 import asyncio
@@ -20,39 +20,39 @@ from headrace.base.log_limits import CAUSE_EVERY_S, SITE, LogLimits
 __all__ = ["Lossy", "log_to", "telling"]
 
 MOST_OF_A_LINE: Final = 16 * 1024
-"""Characters. A traceback is some 3,000; a name that a client sends may be megabytes."""
+"""The most characters of one line. A traceback has some 3,000; a name sent by a client may have megabytes."""
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]}
-"""What would end a line, or move a terminal's cursor: clients choose parts of what is logged."""
+"""Escapes of characters that would end a line or move a terminal's cursor, since clients choose parts of log lines."""
 _FIRST: Final = ("timestamp", "level", "event", "suppressed", "suppressed_of_all")
 
 
 class Lossy(io.TextIOBase):
-    """A stream for the log: where the disk that it goes to is full, lines are lost, and nothing else."""
+    """A stream for the log that ignores errors: if the disk is full, lines are lost, and nothing else happens."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write what can be written."""
+        """Writes `text`, if that is possible."""
         with contextlib.suppress(OSError):
             return self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Write out what is buffered, or drop it."""
+        """Flushes the buffer, if that is possible."""
         with contextlib.suppress(OSError):
             self._stream.flush()
 
 
 class _Foreign(logging.Handler):
-    """Records of the standard library's loggers, as structured events.
+    """Writes records of the standard library's loggers as structured events.
 
-    The text of such a record may hold anything (asyncio's holds the repr of a task), so what is bounded together is
-    the line of source that wrote it.
+    The text of such a record may contain anything (asyncio's has the repr of a task), so the limit applies to the line
+    of source that wrote the record.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it. What cannot be written is told as logging tells it."""
+        """Writes a record. Errors are reported in the way of the standard library."""
         try:
             level = logging.getLevelName(record.levelno).lower()
             write = getattr(structlog.get_logger(), level, structlog.get_logger().warning)
@@ -63,7 +63,7 @@ class _Foreign(logging.Handler):
 
 
 def log_to(stream: TextIO, limits: LogLimits) -> None:
-    """Have the whole process log to `stream`, from now on."""
+    """Makes the whole process log to `stream` from now on."""
     structlog.configure(
         processors=[
             limits,
@@ -81,7 +81,7 @@ def log_to(stream: TextIO, limits: LogLimits) -> None:
 
 @contextlib.asynccontextmanager
 async def telling(limits: LogLimits) -> AsyncIterator[None]:
-    """Meanwhile, floods of lines that have ended are told; at the end, all that was left out."""
+    """Within this context, reports floods of lines that are over every few seconds; at the end, all floods."""
 
     async def tell() -> None:
         while True:

@@ -1,8 +1,8 @@
-"""How late the event loop is: what a client waits because something else kept the loop busy.
+"""The lag of the event loop: how long clients wait because something else keeps the loop busy.
 
-A tick every 10 ms, and how much later than that it came. `own` counts only time in which this process used a
-processor, so that a machine that is busy with others is not taken for a node that stalls. Kept as a histogram of fixed
-size; one timer for the whole node.
+Measured as the lateness of a tick every 10 ms. `own` counts only time in which this process used a processor, so that a
+machine that is busy with other processes is not mistaken for a node that stalls. Stored as a histogram of fixed size;
+one timer for the whole node.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ class LoopLag:
         self._due = 0.0
         self._used = 0.0
         self.counts = [0] * (len(_BOUNDS_MS) + 1)
-        """Ticks by how late they were: up to each of `bounds_s`, and beyond."""
+        """The number of ticks by lateness: up to each of `bounds_s`, and beyond."""
         self.sum_s = 0.0
-        """How late all of them were together."""
+        """The sum of the lateness of all ticks, in seconds."""
         self._ticks = 0
         self._worst = 0.0
         self._worst_own = 0.0
 
     def start(self) -> None:
-        """Begin, or begin anew."""
+        """Starts or restarts measuring."""
         self.close()
         self.counts = [0] * (len(_BOUNDS_MS) + 1)
         self.sum_s = 0.0
@@ -42,13 +42,14 @@ class LoopLag:
         self._next()
 
     def close(self) -> None:
-        """Stop."""
+        """Stops measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def shown(self) -> Mapping[str, float]:
-        """Milliseconds since the start of measuring: `worst`, `worst_own`, and `p99` (an upper bound of its bucket)."""
+        """The lag since the start of measuring, in milliseconds: `worst`, `worst_own`, and `p99` (the upper bound of
+        its bucket)."""
         below, p99 = 0, 0.0
         for bound, count in zip((*_BOUNDS_MS, self._worst * 1000), self.counts, strict=True):
             below += count

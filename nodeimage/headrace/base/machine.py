@@ -1,4 +1,4 @@
-"""What is known of the machine."""
+"""Facts about the machine."""
 
 import functools
 from pathlib import Path
@@ -6,5 +6,5 @@ from pathlib import Path
 
 @functools.cache
 def boot_id() -> str:
-    """Of the start of the machine that it runs since. Raises OSError where the system has none (other than Linux)."""
+    """The id of the machine's current boot. Raises OSError on systems without one (other than Linux)."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,11 +1,12 @@
-"""A transport over TLS that encrypts large answers step by step.
+"""A transport over TLS that encrypts large responses step by step.
 
-A loop's own encrypts all that it is given at once: an answer of 50 MiB would hold up everybody else for a tenth of a
-second, and be in memory twice, although its client may not read it for a while. Here `STEP` bytes are encrypted in one
-turn of the loop, and none while the transport below is full.
+The event loop's own transport encrypts all that it is given at once: a response of 50 MiB would block everything else
+for a tenth of a second, and be in memory twice, although its client may not read it for a while. This transport
+encrypts `STEP` bytes per turn of the loop, and none while the transport below is full.
 
-While bytes wait here, its protocol counts as paused: `hold` and `drained` say so. The protocol passes `pause_writing`
-and `resume_writing` of the transport below on, by `pause` and `resume`. What is small goes straight through.
+While bytes wait here, the protocol counts as paused, which is signalled by `hold` and `drained`. The protocol forwards
+`pause_writing` and `resume_writing` of the transport below by calling `pause` and `resume`. Small writes are passed on
+directly.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class PacedTransport(asyncio.Transport):
-    """Over another transport. Of the loop thread."""
+    """Writes to another transport step by step. For the loop thread only."""
 
     def __init__(self, below: asyncio.Transport, *, hold: Callable[[], None], drained: Callable[[], None]) -> None:
         super().__init__()
@@ -29,7 +30,7 @@ class PacedTransport(asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[memoryview] = deque()
         self._is_full = False
-        self._step_comes = False
+        self._is_step_scheduled = False
         self._is_closing = False
 
     def write(self, data: Buffer) -> None:
@@ -51,22 +52,23 @@ class PacedTransport(asyncio.Transport):
             self._step()
 
     def pause(self) -> None:
-        """The transport below is full."""
+        """Reports that the transport below is full."""
         self._is_full = True
 
     def resume(self) -> bool:
-        """The transport below has room again; whether bytes wait here, so that the protocol goes on to be paused."""
+        """Reports that the transport below has room again. Returns whether bytes wait here, so that the protocol is
+        still paused."""
         self._is_full = False
-        self._step_soon()
+        self._schedule_step()
         return bool(self._waiting)
 
-    def _step_soon(self) -> None:
-        if self._waiting and not self._step_comes and not self._is_full:
-            self._step_comes = True
-            self._loop.call_soon(self._come)
+    def _schedule_step(self) -> None:
+        if self._waiting and not self._is_step_scheduled and not self._is_full:
+            self._is_step_scheduled = True
+            self._loop.call_soon(self._scheduled_step)
 
-    def _come(self) -> None:
-        self._step_comes = False
+    def _scheduled_step(self) -> None:
+        self._is_step_scheduled = False
         if self._waiting and not self._is_full:
             self._step()
 
@@ -82,30 +84,31 @@ class PacedTransport(asyncio.Transport):
             room -= len(piece)
         self._below.writelines(pieces)
         if self._waiting:
-            self._step_soon()
+            self._schedule_step()
         elif self._is_closing:
             self._below.close()
         elif not self._is_full:
             self._drained()
 
     def close(self) -> None:
-        """Close behind what waits."""
+        """Closes the transport after the waiting bytes were sent."""
         self._is_closing = True
         if not self._waiting:
             self._below.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Closes the transport at once, and drops the waiting bytes."""
         self.forget()
         self._below.abort()
 
     def forget(self) -> None:
-        """The connection is gone: what waits never goes out, and nobody is told of it."""
+        """Drops the waiting bytes, without further callbacks, as the connection is gone."""
         self._waiting.clear()
         self._hold = self._drained = _nothing
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that wait here or in the transport below; what that has encrypted and handed on may be unsent still."""
+        """The bytes that wait here or in the transport below. Bytes that it has already encrypted and passed on are not
+        counted, even if they are unsent."""
         return sum(map(len, self._waiting)) + self._below.get_write_buffer_size()
 
     def is_closing(self) -> bool:
@@ -126,4 +129,4 @@ class PacedTransport(asyncio.Transport):
 
 
 def _nothing() -> None:
-    """Said to nobody."""
+    """The callback after `forget`."""

@@ -1,4 +1,4 @@
-"""Java's properties, as the files of Kafka's clients have them. Pure."""
+"""Java properties, as in the files of Kafka's clients. Pure."""
 
 import re
 from typing import Final
@@ -6,13 +6,13 @@ from typing import Final
 from headrace.base.errors import HeadraceError
 
 _ESCAPED: Final = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
-"""Of Java's escapes the only one that is read: others may as well be what librdkafka takes as it stands."""
+"""The only one of Java's escapes that is decoded: other backslashes may be literal ones, as for librdkafka."""
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """What they say, by name.
+    """The values by name.
 
-    Raises HeadraceError for a line without `=`, and says nothing of the line: it may be a secret.
+    Raises HeadraceError for a line without `=`; the message does not quote the line, which may be a secret.
     """
     found: dict[str, str] = {}
     for line in text.replace("\r\n", "\n").replace("\\\n", "").splitlines():
@@ -26,9 +26,10 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def property_line(name: str, value: str) -> str:
-    """A line as Java's clients read it, and librdkafka's where it is all ASCII: what is not is escaped.
+    """A line that Java clients can read, and librdkafka too if it is all ASCII: other characters are escaped.
 
-    Raises HeadraceError for a backslash, which only one of them takes for itself, and for what no line holds.
+    Raises HeadraceError for a value with a backslash, which only one of them takes literally, and for a value that a
+    line cannot hold.
     """
     if not value.isprintable() or "\\" in value or value != value.strip():
         raise HeadraceError(f"{name} cannot stand in a file for all clients: it is a line, without a backslash")

@@ -1,6 +1,6 @@
-"""Runs a compiled Headrace from its sources, which lie beside the machine code: HEADRACE_PURE=1 asks for it.
+"""Runs a compiled Headrace from its Python sources, which lie beside the machine code, if HEADRACE_PURE=1 is set.
 
-It tells whether a fault is one of compilation, and gives profilers frames of Python.
+This shows whether a fault is caused by compilation, and gives profilers Python frames.
 """
 
 import sys
@@ -14,7 +14,7 @@ PACKAGE: Final = "headrace."
 
 
 class Sources(MetaPathFinder):
-    """Finds modules of this package by their sources alone."""
+    """Finds modules of this package as sources only."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
@@ -30,5 +30,5 @@ class Sources(MetaPathFinder):
 
 
 def run_sources() -> None:
-    """From now on modules of this package are loaded from their sources."""
+    """Makes Python load modules of this package from their sources from now on."""
     sys.meta_path.insert(0, Sources())

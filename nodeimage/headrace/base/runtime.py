@@ -1,4 +1,4 @@
-"""What every part of a node runs on: the loop, a pool of threads, the cluster's time, deadlines, background tasks."""
+"""The environment of all parts of a node: event loop, thread pool, the cluster's time, deadlines, background tasks."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -24,10 +24,10 @@ class Clock(Protocol):
 
 
 class Runtime:
-    """Of one node, made on its loop and closed with it."""
+    """The runtime of one node. Created on the node's event loop, and closed with it."""
 
     def __init__(self, *, executor: Executor, clock: Clock, awake: AwakeClock | None = None) -> None:
-        """`executor`: for calls that block. `awake`: for limits on what others do; None: it is the loop's own time."""
+        """`executor`: for calls that block. `awake`: the clock for limits on others; None: a new `AwakeClock`."""
         self.loop = asyncio.get_running_loop()
         self.executor = executor
         self.clock = clock
@@ -36,24 +36,24 @@ class Runtime:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def now(self) -> int:
-        """The cluster's time in milliseconds since 1970; this node's own where it does not know that."""
+        """The cluster's time in milliseconds since 1970; this node's own time if the cluster's is unknown."""
         return self.clock.now()
 
     def monotonic_ms(self) -> int:
-        """The loop's clock, in milliseconds."""
+        """The time of the loop's clock, in milliseconds."""
         return int(self.loop.time() * 1000)
 
     def awake_ms(self) -> int:
-        """The time in which this process ran, in milliseconds."""
+        """The time in which this process ran (awake_clock.py), in milliseconds."""
         return int(self.awake.time() * 1000)
 
     def call_at(self, deadline_ms: int, callback: Callable[[], None]) -> AwakeTimer:
-        """Call `callback` at `deadline_ms` of `awake_ms`."""
+        """Calls `callback` when `awake_ms` reaches `deadline_ms`."""
         return self.awake.call_at(deadline_ms / 1000, callback)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """A task that is cancelled, and waited for, when the runtime closes. What it fails with is logged, except for
-        errors that are told to clients."""
+        """Starts a task, which `end_tasks` cancels and awaits. Its exceptions are logged, except errors that are sent
+        to clients."""
         task = self.loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -67,11 +67,11 @@ class Runtime:
             log.error("task failed", error=repr(error), exc_info=error)
 
     async def end_tasks(self) -> None:
-        """Cancel all tasks, and wait until they have ended."""
+        """Cancels all tasks, and waits until they have ended."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """End the deadlines."""
+        """Drops all deadlines."""
         self.deadlines.close()

@@ -1,9 +1,9 @@
-"""JSON objects in files that have a checksum: what is read is what was written, or it is known not to be.
+"""JSON objects with a checksum, for files in which damage must be detected.
 
-    {"crc":"<8 hex digits>", ...}        CRC-32C of all behind the comma, but for blanks at the end
+    {"crc":"<8 hex digits>", ...}        CRC-32C of all bytes behind the comma, except blanks at the end
 
-The checksum is a field like any other, so versions that do not know it pass it over, and an object that they write has
-none, and is taken as it is.
+The checksum is an ordinary field, so versions that do not know it ignore it. An object that they write has no checksum,
+and is accepted without one.
 """
 
 from typing import Final
@@ -17,7 +17,8 @@ _HEAD: Final = len(_BEGIN) + _DIGITS + len(_BEHIND)
 
 
 def seal(json: bytes, *, salt: bytes = b"") -> bytes:
-    """An object with its checksum; what is no object, or is an empty one, as it is. `salt`: what it belongs to."""
+    """An object with its checksum; an empty object, or JSON of another type, unchanged. `salt`: more bytes for the
+    checksum, which say what the object belongs to."""
     if not json.startswith(b'{"'):
         return json
     rest = json[1:]
@@ -25,7 +26,7 @@ def seal(json: bytes, *, salt: bytes = b"") -> bytes:
 
 
 def unseal(content: bytes, *, salt: bytes = b"") -> bytes:
-    """The object without its checksum, if it has one. Raises ValueError where that does not fit."""
+    """The object without its checksum, if it has one. Raises ValueError if the checksum is wrong."""
     if not content.startswith(_BEGIN):
         return content
     rest = content[_HEAD:].rstrip(b" ")

@@ -1,4 +1,4 @@
-"""What every protocol on a socket has to know of it."""
+"""Settings and addresses of sockets, for all protocols."""
 
 import asyncio
 import socket
@@ -8,8 +8,8 @@ __all__ = ["endpoints", "keep_alive"]
 
 
 def keep_alive(sock: socket.socket, *, idle_s: int, every_s: int, tries: int) -> None:
-    """Have the connection end once the other side, silent for `idle_s`, leaves so many questions, `every_s` apart,
-    unanswered. Of a listening socket: those that it accepts.
+    """Enables TCP keep-alive: after `idle_s` of silence the kernel sends probes every `every_s`, and ends the
+    connection once `tries` of them are unanswered. On a listening socket it applies to the accepted connections.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
@@ -18,9 +18,9 @@ def keep_alive(sock: socket.socket, *, idle_s: int, every_s: int, tries: int) ->
 
 
 def endpoints(transport: asyncio.BaseTransport) -> tuple[Any, Any]:
-    """Its own address and the other side's; None where that cannot be asked: it may have been reset as it was made.
+    """The local and the remote address of a connection; None and None if it was reset while it was created.
 
-    On uvloop that is an error, and one in `connection_made` leaves a connection that nobody hears of.
+    uvloop raises an exception then, which in `connection_made` would leave a connection that nothing handles.
     """
     try:
         return transport.get_extra_info("sockname"), transport.get_extra_info("peername")

@@ -1,17 +1,19 @@
-"""The TLS handshakes of one port: a connection becomes one of its clients' only once its handshake is done.
+"""The TLS handshakes of one port: a connection gets its protocol only once its handshake is done.
 
-A handshake costs the loop about a millisecond, and clients that connect all at once, or begin one and fall silent, must
-not keep out those that do neither. So a connection goes through these states, in each of which its place is new, and
-makes way as `admission` has it:
+A handshake costs the loop about a millisecond, and clients that all connect at once, or begin a handshake and fall
+silent, must not keep out other clients. So a connection passes through these states; in all of them its place is new
+(admission.py), so that it can be closed to make way for others:
 
-    silent      it has sent nothing: costs a descriptor, no more
-    waiting     its first byte begins a TLS record: waits for its turn
-    under way   `MOST` at a time, of which `A_TURN` begin in one turn of the loop; `HANDSHAKE_S` at most, in which this
-                process ran. While others wait, the one that began first ends once it has had `LEAST_S`. Where there is
-                no room for what comes behind a handshake, none begins: it would be done in vain
+    silent       it has sent nothing, and costs only a descriptor
+    waiting      its first byte begins a TLS record, and it waits for its turn
+    in progress  at most `MOST` at a time, of which `A_TURN` begin in one turn of the loop; each for at most
+                 `HANDSHAKE_S` in which this process ran. While others wait, the handshake that began first is ended
+                 after `LEAST_S`. None begins while there is no room for the work after a handshake (`room`), since it
+                 would be in vain
 
-Each connection takes the context that is in use when its handshake begins. What fails is counted, and logged once for
-each cause in `LOG_EVERY_S`. A port that serves both tells them apart by that first byte. All of the loop thread.
+Each connection uses the context that is current when its handshake begins. Failures are counted, and logged once per
+cause in `LOG_EVERY_S`. A port that also serves connections without TLS recognizes TLS by the first byte. For the loop
+thread only.
 """
 
 import asyncio
@@ -33,17 +35,19 @@ MOST: Final = 64
 A_TURN: Final = 8
 HANDSHAKE_S: Final = 10.0
 LEAST_S: Final = 1.0
-"""A client on the other side of the world needs two round trips, which is less."""
+"""Seconds that every handshake may take even if others wait: more than the two round trips of a client on the other
+side of the world."""
 NEVER_S: Final = 86_400.0
-"""The loop's own limit of a handshake, which would count seconds in which this process stood still."""
+"""The loop's own limit for a handshake, out of effect, since it would count time in which this process did not run."""
 SHUTDOWN_S: Final = 5.0
-"""A client that does not answer the end of TLS is cut off then."""
+"""Seconds after which a client that does not answer the end of TLS is cut off."""
 ROOM_S: Final = 0.02
-"""Between two looks whether there is room."""
+"""Seconds between two checks whether there is room for one more handshake."""
 LOG_EVERY_S: Final = 60.0
 MOST_CAUSES: Final = 64
 _RECORD: Final = 0x16
-"""The first byte of a handshake. A Kafka request begins with its length, which would be beyond the limit."""
+"""The first byte of a TLS handshake. A Kafka request starts with its length, which would exceed the limit with this
+first byte."""
 
 PLAIN_CLIENT: Final = "the client speaks no TLS"
 OTHERS_WAIT: Final = "it took too long, and others waited"
@@ -61,7 +65,7 @@ _REASONS: Final = {
     "HTTP_REQUEST": PLAIN_CLIENT,
     "WRONG_VERSION_NUMBER": PLAIN_CLIENT,
 }
-"""By OpenSSL's words."""
+"""The reasons that the log gives, by OpenSSL's names."""
 
 Protocols = Callable[[Place], asyncio.BaseProtocol]
 
@@ -69,16 +73,16 @@ _accepted: ContextVar[socket.socket | None] = ContextVar("accepted", default=Non
 
 
 class TellingContext(ssl.SSLContext):
-    """A context whose failed handshakes tell the client why.
+    """A context that sends the client the reason of a failed handshake.
 
-    OpenSSL makes an alert for that, which loops leave unsent: the client would only see that the connection ended, and
-    try again for ever.
+    OpenSSL creates an alert for that, but event loops do not send it: the client would only see that the connection
+    ended, and try again forever.
     """
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """See SSLContext."""
         wrapped = super().wrap_bio(incoming, outgoing, *args, **kwargs)
-        # What a connection's tasks connect to has its socket in their context too: that is not the one to tell.
+        # Tasks started by a connection inherit its socket in their context; their own outgoing connections are clients.
         if isinstance(wrapped, _TellingObject) and wrapped.server_side and (accepted := _accepted.get()) is not None:
             wrapped.unsent = (accepted, outgoing)
         return wrapped
@@ -97,7 +101,7 @@ class _TellingObject(ssl.SSLObject):
             if self.unsent is not None:
                 accepted, outgoing = self.unsent
                 try:
-                    accepted.send(outgoing.read())  # all before it has been sent: the client has answered it
+                    accepted.send(outgoing.read())  # all earlier output was sent, as the client has answered it
                 except OSError:
                     pass
             raise
@@ -108,11 +112,11 @@ TellingContext.sslobject_class = _TellingObject
 
 
 class PlainClient(OSError):
-    """What came first is no TLS."""
+    """The first byte from a client is not the beginning of TLS."""
 
 
 class TlsHandshakes:
-    """Of one port, whose `Acceptor` has accepted the connections."""
+    """The TLS handshakes of the connections that the `Acceptor` of one port has accepted."""
 
     def __init__(
         self,
@@ -124,13 +128,13 @@ class TlsHandshakes:
         room: Callable[[int], bool] = lambda _under_way: True,
         clock: Timers | None = None,
     ) -> None:
-        """`context`: what new connections use. `listener`: for the log. `serves_plain`: connections without TLS come in
-        too; else `plain_fault` is what the log says of them. `room`: whether one more handshake may begin beside so
-        many. `clock`: what limits go by; None: the loop's."""
+        """`context`: returns the context for a new connection. `listener`: the port's name for the log. `serves_plain`:
+        admit connections without TLS too; otherwise the log gives `plain_fault` as the reason. `room`: whether one more
+        handshake may begin while so many are in progress. `clock`: the clock for limits; None: the loop's."""
         self.failed = 0
-        """Since the start."""
+        """Number of failed handshakes since the start."""
         self.plain = 0
-        """Connections without TLS that came in since the start."""
+        """Number of connections admitted without TLS since the start."""
         self._context = context
         self._listener = listener
         self._serves_plain = serves_plain
@@ -143,17 +147,18 @@ class TlsHandshakes:
         self._turn_left = A_TURN
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._under_way: dict[asyncio.Task[Any], tuple[float, str]] = {}
-        """In the order in which they began: since when, and the client's address."""
+        """The tasks of handshakes in progress, in the order of their begin, each with the time of its begin and the
+        client's address."""
         self._leaving = 0
-        """Those that were told to end, and have their turn still."""
+        """Number of handshakes that were cancelled but still occupy their turn."""
         self._ending: Timer | None = None
         self._causes: dict[str, tuple[float, int]] = {}
-        """When each was logged last, and how many have come since."""
+        """For each cause of failure, the time when it was last logged, and the number of failures since."""
 
     async def connect(self, accepted: socket.socket, place: Place, protocols: Protocols) -> None:
-        """Make the connection of a socket that was accepted; its protocol occupies the place in `connection_made`.
+        """Creates the connection of an accepted socket; its protocol occupies the place in `connection_made`.
 
-        Raises OSError, ValueError where there will be none, and CancelledError where it makes way.
+        Raises OSError and ValueError if the connection fails, CancelledError if it makes way for another.
         """
         task = _current_task()
 
@@ -162,14 +167,14 @@ class TlsHandshakes:
 
         def protocol() -> asyncio.BaseProtocol:
             made = protocols(place)
-            place.occupy(end)  # the protocol cannot end what it does not know yet
+            place.occupy(end)  # before `connection_made` the protocol cannot close the connection
             return made
 
         place.occupy(end)
 
         first = await self._first_byte(accepted)
         if not first:
-            raise ConnectionResetError("it ended without a word")  # who looks whether the port answers: no failure
+            raise ConnectionResetError("it ended without a word")  # not a failure: a check whether the port answers
         try:
             if first[0] != _RECORD:
                 if not self._serves_plain:
@@ -180,7 +185,7 @@ class TlsHandshakes:
             await self._turn()
             self._under_way[task] = (self._clock.time(), place.address)
             limit = self._clock.call_later(HANDSHAKE_S, self._end_late, task, place.address)
-            self._end_slow()
+            self._schedule_end_of_first()
             try:
                 _accepted.set(accepted)
                 await self._loop.connect_accepted_socket(
@@ -194,7 +199,7 @@ class TlsHandshakes:
                 limit.cancel()
                 if self._under_way.pop(task, None) is None:
                     self._leaving -= 1
-                self._over()
+                self._release_turn()
         except (OSError, ValueError) as error:
             self._count(self._named(error), place.address)
             raise
@@ -217,24 +222,24 @@ class TlsHandshakes:
     async def _turn(self) -> None:
         turn = self._loop.create_future()
         self._waiting.append(turn)
-        self._let_in()
-        self._end_slow()
+        self._give_turns()
+        self._schedule_end_of_first()
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._over()
+                self._release_turn()
             raise
 
-    def _over(self) -> None:
+    def _release_turn(self) -> None:
         self._taken -= 1
-        self._let_in()
+        self._give_turns()
 
-    def _let_in(self) -> None:
+    def _give_turns(self) -> None:
         while self._waiting and self._taken < MOST and self._turn_left:
             turn = self._waiting.popleft()
             if turn.done():
-                continue  # it made way
+                continue  # cancelled, to make way for another connection
             if not self._room(self._taken):
                 self._waiting.appendleft(turn)
                 self._look_for_room()
@@ -251,14 +256,14 @@ class TlsHandshakes:
 
     def _look(self) -> None:
         self._looks_for_room = None
-        self._let_in()
+        self._give_turns()
 
     def _next_turn(self) -> None:
         self._turn_left = A_TURN
-        self._let_in()
+        self._give_turns()
 
-    def _end_slow(self) -> None:
-        """See to it that who began first ends in time for those that wait."""
+    def _schedule_end_of_first(self) -> None:
+        """Schedules the end of the handshake that began first, if others wait for a turn."""
         if self._ending is None and self._waiting and self._under_way and self._taken >= MOST:
             began, _ = next(iter(self._under_way.values()))
             self._ending = self._clock.call_at(began + LEAST_S, self._end_first)
@@ -273,7 +278,7 @@ class TlsHandshakes:
             if began > before:
                 break
             self._end(task, OTHERS_WAIT, address)
-        self._end_slow()
+        self._schedule_end_of_first()
 
     def _end_late(self, task: asyncio.Task[Any], address: str) -> None:
         if task in self._under_way:

@@ -1,14 +1,14 @@
-"""Keeps the write-ahead log of a SQLite file below a bound.
+"""Keeps the write-ahead log (WAL) of a SQLite file below a bound.
 
-SQLite starts a WAL again from its beginning only when a writer comes while no reader reads from it. While
-readers overlap all the time there is no such moment, however short each is, and the file grows for as long as they go
-on, whatever is checkpointed meanwhile.
+SQLite restarts a WAL from its beginning only when something is written while no reader uses the WAL. If readers overlap
+all the time, there is no such moment, however short each of them is, and the file grows as long as they continue, even
+if checkpoints run.
 
-So who has written looks at the file's size, and above the bound does a checkpoint that waits for the readers
-(`wal_checkpoint(TRUNCATE)`). It keeps other writers out meanwhile, so that all that was written gets into the main
-file; readers that begin from then on read that alone, and the longest of those that read before is all that is waited
-for. Where one reads on for longer than it may hold up writing, the next attempt comes once the WAL is half as large
-again, and waits twice as long.
+So after each write the writer checks the WAL's size, and above the bound runs a checkpoint that waits for the readers
+(`wal_checkpoint(TRUNCATE)`). The checkpoint blocks other writers meanwhile, so that everything written gets into the
+main file; readers that start later read only the main file, so the wait ends with the longest earlier reader. If a
+reader takes longer than writes may be blocked, the next attempt follows once the WAL has grown by half, and waits twice
+as long.
 """
 
 import os
@@ -26,11 +26,11 @@ _GROWTH: Final = 1.5
 
 
 class WalBound:
-    """Of one connection that writes. Of its thread."""
+    """Bounds the WAL of one connection that writes. For the connection's thread only."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, most_bytes: int, busy_ms: int) -> None:
-        """`path`: the main file. `most_bytes`: the WAL's size from which on it is cut. `busy_ms`: as the connection has
-        it for other work."""
+        """`path`: the main file. `most_bytes`: the size from which on the WAL is truncated. `busy_ms`: the connection's
+        busy timeout for other work, in milliseconds."""
         self._connection = connection
         self._path = Path(f"{path}-wal")
         self._most = most_bytes
@@ -39,10 +39,10 @@ class WalBound:
         self._wait_ms = FIRST_WAIT_MS
 
     def written(self) -> None:
-        """To be called behind a commit, outside of any transaction. What goes wrong is left to the next write."""
+        """Checks the WAL's size. Call it after a commit, outside of any transaction. Errors are logged, not raised."""
         size = self._size()
         if size < self._most:
-            self._next, self._wait_ms = self._most, FIRST_WAIT_MS  # another connection may have cut it
+            self._next, self._wait_ms = self._most, FIRST_WAIT_MS  # another connection may have truncated it
         elif size >= self._next:
             self._cut(size)
 
@@ -58,7 +58,7 @@ class WalBound:
             self._connection.execute(f"PRAGMA busy_timeout={self._wait_ms}")
             (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             cut = not busy
-        except sqlite3.Error as error:  # what was committed is; a full disk, or damage, is met by what is written next
+        except sqlite3.Error as error:  # the commit stands; the next write meets the full disk or the damage
             log.warning("wal_not_cut", file=str(self._path), error=str(error))
         finally:
             self._connection.execute(f"PRAGMA busy_timeout={self._busy_ms}")

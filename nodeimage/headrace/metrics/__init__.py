@@ -1,1 +1,1 @@
-"""What a node measures of itself: each metric is declared once, counted cheaply, and told as Prometheus asks for it."""
+"""The metrics of a node: each is declared once, cheap to count, and exposed in Prometheus's format."""

@@ -1,12 +1,12 @@
-"""Readings as Prometheus's text format (version 0.0.4), a bit at a time.
+"""Encodes readings in Prometheus's text format (version 0.0.4), some lines at a time.
 
     # HELP headrace_lag_records How far a group is behind.
     # TYPE headrace_lag_records gauge
     headrace_lag_records{group="billing",node="3"} 7.0
 
-What is told of one node may be thousands of lines, and the loop has other work: it is written some lines at a time.
-prometheus-client writes the same, and tests compare the two; but it brings an HTTP server, a client and WSGI with it,
-which are 7 MiB of each node.
+The metrics of one node may be thousands of lines, and the loop has other work, so they are encoded some lines at a
+time. prometheus-client would write the same, and tests compare the two; but it includes an HTTP server, a client and
+WSGI, which take 7 MiB of memory in each node.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from headrace.metrics.metric import NODE, Metric
 from headrace.metrics.readings import Reading, Source
 
 READINGS_AT_ONCE: Final = 64
-"""Far less than a millisecond's, of histograms too."""
+"""Readings that are handled before the time is checked: far less than a millisecond's work, even for histograms."""
 PIECE_S: Final = 0.001
-"""After so long on the loop others come first."""
+"""Seconds on the loop after which other tasks get their turn."""
 
 _LABEL_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 _HELP_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
@@ -31,20 +31,20 @@ Told = dict[Metric, list[Reading]]
 
 
 class NodeMetrics:
-    """All metrics of one node."""
+    """Collects and encodes all metrics of one node."""
 
     def __init__(self, declared: Sequence[Metric], *, node: str | None) -> None:
-        """`node`: the label that all have; None: they have none."""
+        """`node`: the value of the label `node` of all samples; None: they have no such label."""
         self._declared = declared
         self._own = {} if node is None else {NODE: node}
         self._sources: list[Source] = []
 
     def add(self, source: Source) -> None:
-        """Ask `source` too, from now on."""
+        """Includes the readings of `source` from now on."""
         self._sources.append(source)
 
     async def text(self, more: Iterable[Reading | None] = ()) -> bytes:
-        """What a scrape is answered, a bit at a time; `more` beside what the sources tell."""
+        """The response to a scrape: `more` readings and those of all sources. Yields to other tasks now and then."""
         began = monotonic()
         told: Told = {metric: [] for metric in self._declared}
         for source in (lambda: more, *self._sources):
@@ -60,20 +60,20 @@ class NodeMetrics:
             for first in range(0, len(readings), READINGS_AT_ONCE):
                 some = readings[first : first + READINGS_AT_ONCE]
                 lines = [line for each in some for line in samples(each, self._own)]
-                # What came over the network may hold what UTF-8 cannot, and nobody may keep the metrics away with it.
+                # Text from the network may not be encodable in UTF-8, and must not prevent the response.
                 pieces.append("".join(lines).encode(errors="replace"))
                 began = await _turn(began)
         return b"".join(pieces)
 
 
 def head(metric: Metric) -> bytes:
-    """The lines before a metric's samples."""
+    """The two comment lines before a metric's samples."""
     told = f"{metric.help}.".translate(_HELP_ESCAPES)
     return f"# HELP {metric.name} {told}\n# TYPE {metric.name} {metric.kind.value}\n".encode()
 
 
 def samples(reading: Reading, own: dict[str, str]) -> Iterator[str]:
-    """A reading's lines. `own`: labels that all samples have."""
+    """The lines of a reading. `own`: labels that all samples have."""
     name, value = reading.metric.name, reading.value
     labels = own | dict(zip(reading.metric.labels, reading.labels, strict=True))
     if not isinstance(value, Histogram):
@@ -88,7 +88,7 @@ def samples(reading: Reading, own: dict[str, str]) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """As Go reads it."""
+    """A number in the form that Go parses."""
     if math.isfinite(value):
         return repr(float(value))
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
@@ -101,7 +101,7 @@ def _braces(labels: dict[str, str]) -> str:
 
 
 def _add(told: Told, reading: Reading | None) -> None:
-    """Raises ValueError for what is not declared."""
+    """Adds a reading to its metric's. Raises ValueError for a metric that is not declared."""
     if reading is None:
         return
     readings = told.get(reading.metric)
@@ -111,7 +111,7 @@ def _add(told: Told, reading: Reading | None) -> None:
 
 
 async def _turn(began: float) -> float:
-    """Let others run, if this had the loop for long since `began`; since when it has it."""
+    """Lets other tasks run if `PIECE_S` has passed since `began`. Returns when the current piece of work began."""
     if monotonic() - began < PIECE_S:
         return began
     await asyncio.sleep(0)

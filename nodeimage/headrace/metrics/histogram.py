@@ -1,7 +1,7 @@
-"""A histogram of durations that costs a tenth of a microsecond to add to. Pure.
+"""A histogram of durations to which adding a value takes a tenth of a microsecond. Pure.
 
-One thread adds to it; others may read, and miss what comes meanwhile. prometheus-client's own histogram takes a lock
-and looks its labels up each time, which is ten times as much.
+One thread adds values; others may read, and may miss values that are added meanwhile. prometheus-client's own histogram
+takes a lock and looks up its labels each time, which takes ten times as long.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ BOUNDS_S: Final[Sequence[float]] = (
     *(1.0, 2.0, 5.0),
     *(10.0, 30.0),
 )
-"""Upper bounds of the buckets, in seconds; the last bucket has none."""
+"""The upper bounds of the buckets, in seconds; one more bucket has no bound."""
 
 
 class Histogram:
@@ -27,15 +27,15 @@ class Histogram:
     def __init__(self, bounds: Sequence[float] = BOUNDS_S) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """By bucket, not cumulative."""
+        """The number of durations in each bucket, not cumulative."""
         self.sum = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Add a duration, so many times."""
+        """Adds a duration `times` times."""
         self.counts[bisect_left(self.bounds, seconds)] += times
         self.sum += seconds * times
 
     @property
     def count(self) -> int:
-        """How many durations there are."""
+        """The number of durations."""
         return sum(self.counts)

@@ -1,18 +1,18 @@
-"""How long a node's disk and its followers take. Pure."""
+"""The durations of syncs and commits on a node. Pure."""
 
 from headrace.metrics.histogram import Histogram
 
 
 class LogTimes:
-    """Of all logs of a node; the loop thread's own."""
+    """The durations for all logs of a node. For the loop thread only."""
 
     __slots__ = ("commit", "sync")
 
     def __init__(self) -> None:
         self.sync = Histogram()
-        """From the start of a sync cycle's write until it is synced, in the thread that writes."""
+        """From the start of a sync cycle's write until it is synced, measured in the thread that writes."""
         self.commit = Histogram()
-        """From the start of a leader's sync cycle until every replica in sync has it; only where there are others."""
+        """From the start of a leader's sync cycle until all in-sync replicas have it; only if there are followers."""
 
     def __repr__(self) -> str:
         return "LogTimes()"

@@ -1,4 +1,4 @@
-"""Several nodes' metrics as one answer: those of a pod with several shards. Pure."""
+"""Merges the metrics of several nodes into one response, for a pod with several shards. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,7 @@ _HEAD: Final = "# HELP "
 
 
 def merged(expositions: Sequence[str]) -> str:
-    """Each metric's samples stand together, under one head."""
+    """One exposition with the samples of all, grouped by metric under one head each."""
     metrics: dict[str, list[str]] = {}
     for each in expositions:
         lines: list[str] = []

@@ -1,4 +1,4 @@
-"""What a declaration of a metric says. Knows nothing of which there are."""
+"""The declaration of a metric. Knows nothing of which metrics exist."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,11 +6,11 @@ from typing import Final
 
 PREFIX: Final = "headrace_"
 NODE: Final = "node"
-"""The label that every sample of a node has: the node's id."""
+"""The label of every sample of a node, whose value is the node's id."""
 
 
 class Kind(Enum):
-    """A metric's type, as Prometheus calls it."""
+    """The type of a metric, by Prometheus's name."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -19,36 +19,36 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric: its name as it is queried, and what people read about it. Each is equal to itself alone."""
+    """One metric: its name in queries, and its description. Compared by identity."""
 
     name: str
     kind: Kind
     unit: str
-    """`seconds`, `bytes`, or what is counted; "": a figure without one, such as 0 or 1."""
+    """`seconds`, `bytes`, or the things that are counted; "" for a number without a unit, such as 0 or 1."""
     labels: tuple[str, ...]
-    """Beside `node`."""
+    """The names of the labels besides `node`."""
     help: str
-    """What it means, in one line."""
+    """The meaning of the metric, in one line."""
 
 
 def gauge(name: str, help_text: str, *labels: str, unit: str = "") -> Metric:
-    """Something that goes up and down."""
+    """Declares a metric that can rise and fall."""
     return Metric(PREFIX + name, Kind.GAUGE, unit or unit_of(name), labels, help_text)
 
 
 def counter(name: str, help_text: str, *labels: str, unit: str = "") -> Metric:
-    """Something that is counted since the node's start."""
+    """Declares a metric that counts since the node's start."""
     assert name.endswith("_total"), f"{name}: a counter's name ends in _total"
     return Metric(PREFIX + name, Kind.COUNTER, unit or unit_of(name.removesuffix("_total")), labels, help_text)
 
 
 def histogram(name: str, help_text: str, *labels: str) -> Metric:
-    """How often something took how long, since the node's start."""
+    """Declares a histogram of durations since the node's start."""
     assert name.endswith("_seconds"), f"{name}: a histogram is of seconds"
     return Metric(PREFIX + name, Kind.HISTOGRAM, "seconds", labels, help_text)
 
 
 def unit_of(name: str) -> str:
-    """The unit that a name ends in; "": it has none."""
+    """The unit at the end of a metric's name; "" if there is none."""
     last = name.rpartition("_")[2]
     return last if last in {"seconds", "bytes", "records"} else ""

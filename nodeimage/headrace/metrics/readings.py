@@ -1,4 +1,4 @@
-"""What parts of a node tell of their metrics when they are asked. Pure."""
+"""The values of metrics that parts of a node report. Pure."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -8,14 +8,14 @@ from headrace.metrics.metric import Metric
 
 
 class Reading(NamedTuple):
-    """One series at one time."""
+    """The value of one time series at one time."""
 
     metric: Metric
     value: float | Histogram
     labels: tuple[str, ...] = ()
-    """The values of the metric's labels, in its order."""
+    """The values of the metric's labels, in the order of its declaration."""
 
 
 Source = Callable[[], Iterable[Reading | None]]
-"""A part's readings as of now. They are taken some at a time: what they are read from may change meanwhile. None: the
-part has looked at something of which there is nothing to tell; so whoever takes them hears of all that takes time."""
+"""Returns a part's current readings. The caller takes some at a time, so the underlying data may change meanwhile. A
+part yields None for an object without a reading, so that the caller regains control even if none has one."""

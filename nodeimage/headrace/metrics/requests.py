@@ -1,15 +1,15 @@
-"""How long Kafka's clients wait for their answers, by API and phase, and what they are refused. Pure.
+"""How long Kafka clients wait for responses, by API and phase, and which errors they get. Pure.
 
-    queue      from the last bytes of its connection to its start: it waits behind others, or for a quota
-    append     until the batches are in the log's pending job: decoding, checks, and waits for what is not in memory
-    sync       until this node has them on its disk
-    replicate  until every replica in sync has them; only where there are followers
-    handle     instead of these three, where nothing is appended: of a Fetch with what it waits for records
-    answer     until the answer is handed to the socket: it waits for the answers before it
+    queue      from the arrival of the request's last bytes to its start: it waits behind others, or for a quota
+    append     until the batches are in the log's pending job: decoding, checks, and waiting for state not in memory
+    sync       until the batches are on this node's disk
+    replicate  until all in-sync replicas have the batches; only if there are followers
+    handle     instead of these three, if nothing is appended; for a Fetch it includes waiting for records
+    answer     until the response is passed to the socket: it waits for earlier responses
 
-A small request takes 34 us, and measuring it may not cost 2 % of that. So of an API that is asked often only some are
-measured, five hundred a second; each of them counts for those that came since the one before it, itself among them. Of
-an API that is asked less than that, each is.
+A small request takes 34 us, and measuring must cost less than 2 % of that. So for an API with many requests only some
+are measured, about five hundred a second; each of them counts for all requests since the previous measured one. For an
+API with fewer requests all are measured.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,20 +21,22 @@ from headrace.metrics.histogram import Histogram
 QUEUE, APPEND, SYNC, REPLICATE, HANDLE, ANSWER = "queue", "append", "sync", "replicate", "handle", "answer"
 
 MOST_MEASURED: Final = 500
-"""Requests of an API a second."""
+"""The approximate number of requests of an API that are measured per second."""
 MOST_WEIGHT: Final = 64
+"""The most requests for which one measured request counts."""
 
 
 class Synced(Protocol):
-    """The container of a batch."""
+    """The container to which a batch is appended."""
 
     synced_at: float
-    """When what is being told to be committed was on this node's disk; 0.0: no follower had to have it."""
+    """The time at which the batches that are just being reported as committed were on this node's disk; 0.0: there was
+    no follower to wait for."""
 
 
 class Timed:
-    """A request that is measured, and when it came how far: in seconds of one clock that does not go back; 0.0: it did
-    not come there, or has not yet."""
+    """A measured request and the times at which it reached its phases, in seconds of the monotonic clock; 0.0: not
+    reached, or not yet."""
 
     __slots__ = ("_container", "_times", "appended", "arrived", "ready", "started", "synced", "weight")
 
@@ -42,44 +44,44 @@ class Timed:
         self._times = times
         self._container: Synced | None = None
         self.weight = weight
-        """For how many requests it stands."""
+        """The number of requests for which this one counts."""
         self.arrived = arrived
         self.started = started
         self.appended = self.synced = self.ready = 0.0
 
     def is_appended(self, container: Synced) -> None:
-        """A batch of it is in the pending job of a container."""
+        """Reports that a batch of the request is in the pending job of a container."""
         self._container = container
         self.appended = monotonic()
 
     def is_ready(self) -> None:
-        """Its answer is made."""
+        """Reports that the response is ready."""
         self.ready = monotonic()
         if self._container is not None:
             self.synced = self._container.synced_at
 
     def is_answered(self) -> None:
-        """Its answer is written."""
+        """Reports that the response was passed to the socket."""
         self._times.answered(self, monotonic())
 
 
 class ApiTimes:
-    """The answers of one API."""
+    """The times and errors of one API."""
 
     __slots__ = ("_begun", "_weight", "errors", "left", "total")
 
     def __init__(self) -> None:
         self.left = 1
-        """Requests until the next that is measured: whoever starts one counts it down, and calls `begin` at 0."""
+        """Requests until the next measured one. The caller decrements it for each request, and calls `begin` at 0."""
         self._weight = 1
-        """Of the next."""
+        """The weight of the next measured request."""
         self._begun = 0.0
         self.total = Histogram()
         self.errors: dict[int, int] = {}
-        """By error code, how often."""
+        """The number of errors by error code."""
 
     def begin(self, arrived: float) -> Timed:
-        """A request starts that is measured. `arrived`: when it came; 0.0: just now."""
+        """Starts to measure a request. `arrived`: when it arrived; 0.0: now."""
         now = monotonic()
         took, self._begun = now - self._begun, now
         weight = self._weight
@@ -92,20 +94,20 @@ class ApiTimes:
         return timed
 
     def answered(self, request: Timed, now: float) -> None:
-        """A request's answer is written."""
+        """Records the times of a request whose response was passed to the socket at `now`."""
         self.total.observe(now - request.arrived, request.weight)
 
     def failed(self, code: int) -> None:
-        """A request, or a part of it, is refused."""
+        """Counts an error of a request or of a part of it."""
         self.errors[code] = self.errors.get(code, 0) + 1
 
     def phases(self) -> Iterator[tuple[str, Histogram]]:
-        """Those that are told apart."""
+        """The phases that are measured separately, with their histograms."""
         return iter(())
 
 
 class PhasedTimes(ApiTimes):
-    """The same, with phases."""
+    """The times of an API with the phases queue, handle and answer."""
 
     __slots__ = ("answer", "handle", "queue")
 
@@ -127,7 +129,7 @@ class PhasedTimes(ApiTimes):
 
 
 class ProduceTimes(ApiTimes):
-    """Those of Produce."""
+    """The times of Produce, with all its phases."""
 
     __slots__ = ("_answer", "_append", "_queue", "_replicate", "_sync")
 
@@ -159,7 +161,7 @@ class ProduceTimes(ApiTimes):
 
 
 def errors_of(times: Mapping[str, ApiTimes]) -> Iterator[tuple[str, int, int]]:
-    """By API and code, how often."""
+    """The (API, error code, number of errors) of all APIs."""
     for api, each in times.items():
         for code, count in list(each.errors.items()):
             yield api, code, count

@@ -1,4 +1,4 @@
-"""The metrics of a node as docs/observability.md lists them: `python -m headrace.metrics.table` writes it anew."""
+"""The table of a node's metrics in docs/observability.md: `python -m headrace.metrics.table` updates it."""
 
 import sys
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ END: Final = "<!-- end of the metrics of nodes -->"
 
 
 def table() -> str:
-    """All metrics, by section."""
+    """The Markdown tables of all metrics, by section."""
     return "\n".join(_lines())
 
 
 def with_table(text: str) -> str:
-    """A document with the table as it has to be. Raises ValueError where it has no place for it."""
+    """A document with its table brought up to date. Raises ValueError if the document has no place for it."""
     return with_part(text, table(), begin=BEGIN, end=END)
 
 
 def with_part(text: str, part: str, *, begin: str, end: str) -> str:
-    """A document with `part` between two lines of it. Raises ValueError where it has no such lines."""
+    """A document with `part` between its lines `begin` and `end`. Raises ValueError if it lacks these lines."""
     before, found_begin, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)
     if not found_begin or not found_end:
@@ -32,7 +32,7 @@ def with_part(text: str, part: str, *, begin: str, end: str) -> str:
 
 
 def main(path: Path) -> None:
-    """[blocking] Write the table of a document anew."""
+    """[blocking] Updates the table of a document."""
     path.write_text(with_table(path.read_text()))
 
 

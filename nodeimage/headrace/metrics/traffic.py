@@ -1,15 +1,17 @@
-"""What clients write and read, by stream, and by topic where a node is told to. Pure, but for the clock.
+"""Counts what clients write and read, by stream, and by topic if a node is configured so. Pure, except for the clock.
 
-A batch adds to one `Flow`, which its topic holds: that of its stream, or its own. All else is done when somebody asks:
+A batch adds to one `Flow`, which its topic references: its stream's, or the topic's own. The rest happens on a scrape:
 
     flows -> told -> topics, the busiest streams, the other streams together
 
-Only so many streams are told apart that nobody who makes a million of them fills the memory of Prometheus. They are the
-first ones, until another is far busier: every `SELECT_S` a few of the quietest make way for those.
+Only a limited number of streams have series of their own, so that a user who creates a million streams cannot fill
+Prometheus's memory. These are the first ones, until another stream is far busier: every `SELECT_S` a few of the
+quietest streams lose their series to busier ones.
 
 Invariants:
-1. What is told of a stream, a topic or the others never falls. A stream that is told apart again goes on where it was.
-2. Each byte is told once, as its stream's or as the others'; of a topic with a flow of its own, beside its stream's.
+1. The reported counts of a stream, a topic or the others never decrease. A stream that gets its series back continues
+   with its former counts.
+2. Each byte is reported once, for its stream or for the others; and for a topic with a flow of its own once more.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,21 +22,23 @@ from typing import Final, NamedTuple
 
 MOST_STREAMS: Final = 100
 OTHERS: Final = "others"
-"""Stands for the streams that are not told apart; no stream's path is like that."""
+"""The label of all streams without series of their own; no stream has this path."""
 MOST_COUNTED = 10_000
-"""Streams with a flow of their own, told or not, and topics that have none: beyond that they are not told apart."""
+"""The most streams with a flow of their own, with or without series, and the most topics without a flow that are
+counted one by one."""
 SELECT_S: Final = 30.0
 MOST_SWAPS: Final = 5
-"""Streams that are told anew at a time: each is four series more that Prometheus has to keep for a while."""
+"""The most streams that get series at a time: each adds four series that Prometheus keeps for a while."""
 BUSIER: Final = 2
-"""So many times as busy as one that is told has to be who takes its place, or two that are alike would take turns."""
+"""A stream takes over the series of another only if it is more than this many times as busy; otherwise two similar
+streams would alternate."""
 
 Counts = tuple[int, int, int, int]
 _NONE: Final[Counts] = (0, 0, 0, 0)
 
 
 class Flow:
-    """Batches of records that went one way or the other since the start."""
+    """Bytes and records that clients have written (in) and read (out) since the start."""
 
     __slots__ = ("in_bytes", "in_records", "out_bytes", "out_records")
 
@@ -43,11 +47,11 @@ class Flow:
 
     @property
     def counts(self) -> Counts:
-        """All four, as they are now."""
+        """The current values of all four counts."""
         return self.in_bytes, self.in_records, self.out_bytes, self.out_records
 
     def add(self, counts: Counts) -> None:
-        """Add to all four."""
+        """Adds to all four counts."""
         self.in_bytes += counts[0]
         self.in_records += counts[1]
         self.out_bytes += counts[2]
@@ -55,35 +59,36 @@ class Flow:
 
 
 class Told(NamedTuple):
-    """What is told of one topic, one stream, or the others."""
+    """The reported flow of one topic, one stream, or the other streams."""
 
     stream: str
     topic: str | None
-    """None: of the stream, with all of its topics."""
+    """The topic; None: the flow is that of the stream with all its topics."""
     flow: Flow
 
 
 class Traffic:
-    """Of one node."""
+    """The traffic of one node."""
 
     def __init__(
         self, *, most_topics: int = 0, most_streams: int = MOST_STREAMS, time: Callable[[], float] = monotonic
     ) -> None:
-        """`most_topics`: that have a flow of their own; 0: none has. `most_streams`: that are told apart."""
+        """`most_topics`: the most topics with a flow of their own; 0: none. `most_streams`: the most streams with
+        series of their own."""
         self._most_streams = most_streams
         self._most_topics = most_topics
         self._time = time
         self._streams: dict[str, _Stream] = {}
         self._told_apart: dict[str, _Stream] = {}
         self._others = _Stream(OTHERS)
-        """Streams beyond `MOST_COUNTED` share its flow."""
+        """All streams beyond `MOST_COUNTED`, which share one flow."""
         self._others_told = Flow()
         self._topics: dict[tuple[str, str], _Topic] = {}
         self._topics_dropped: set[tuple[str, str]] = set()
         self._selected_at = time()
 
     def of(self, stream: str, topic: str) -> Flow:
-        """Where the batches of a topic are added."""
+        """The flow to which the batches of a topic are added."""
         if self._most_topics:
             key = (stream, topic)
             found = self._topics.get(key)
@@ -97,13 +102,13 @@ class Traffic:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many streams and topics have no series of their own."""
+        """The number of streams and of topics without series of their own."""
         streams = len(self._streams) - len(self._told_apart)
         return {"streams": streams, "topics": len(self._topics_dropped)}
 
     def told(self) -> Iterator[Told | None]:
-        """Topics that have a flow of their own, streams that are told apart, and the others. A look at ten thousand
-        streams takes milliseconds: None says that one was looked at of which there is nothing to tell."""
+        """The flows to report: of topics with a flow of their own, of streams with series, and of the others. Yields
+        None for each stream without a report, since going through ten thousand streams takes milliseconds."""
         for (stream, topic), own in list(self._topics.items()):
             own.roll_up()
             yield Told(stream, topic, Flow(own.flow.counts))
@@ -131,7 +136,7 @@ class Traffic:
         return found
 
     def _select(self) -> Iterator[Told | None]:
-        """Let those that are far busier take the place of the quietest, which are told a last time."""
+        """Gives the series of the quietest streams to far busier ones; the quietest are reported a last time."""
         busiest: list[_Stream] = []
         for each in list(self._streams.values()):
             each.rate()
@@ -150,7 +155,7 @@ class Traffic:
 
 
 class _Topic:
-    """One with a flow of its own, which its stream's has too once it is rolled up."""
+    """A topic with a flow of its own, which `roll_up` adds to the stream's flow."""
 
     __slots__ = ("_of_stream", "_rolled_up", "flow")
 
@@ -160,14 +165,14 @@ class _Topic:
         self._rolled_up = _NONE
 
     def roll_up(self) -> None:
-        """Add to the stream's flow what has come since the last time."""
+        """Adds the counts since the last call to the stream's flow."""
         now = self.flow.counts
         self._of_stream.add(_less(now, self._rolled_up))
         self._rolled_up = now
 
 
 class _Stream:
-    """One stream: what went through it, and which part of that is told as the others'."""
+    """One stream: its flow, and the part of the flow that is reported for the others."""
 
     __slots__ = ("_missed", "_rated", "_seen", "busy", "flow", "is_told", "path")
 
@@ -176,20 +181,20 @@ class _Stream:
         self.flow = Flow()
         self.is_told = False
         self.busy = 0.0
-        """Bytes within `SELECT_S`, those of late; earlier ones count half as much each time."""
+        """Moving average of the bytes per `SELECT_S`: each interval counts half as much as the next one."""
         self._missed = _NONE
-        """What came while it was not told apart."""
+        """The counts that were reported for the others, while the stream had no series."""
         self._seen = _NONE
-        """Its flow as it was last seen, while it is not told apart."""
+        """The counts at the last call of `miss` or `leave`, while the stream has no series."""
         self._rated = 0
 
     @property
     def told(self) -> Counts:
-        """What is told of it apart."""
+        """The counts that are reported for the stream itself."""
         return _less(self.flow.counts, self._missed)
 
     def miss(self) -> Counts:
-        """What has come since the last time, which the others are told to have."""
+        """The counts since the last call, to be reported for the others."""
         now = self.flow.counts
         if now == self._seen:
             return _NONE
@@ -198,12 +203,12 @@ class _Stream:
         return new
 
     def leave(self) -> Counts:
-        """What is told of it, which is told apart no longer from now on."""
+        """The last counts to report for the stream itself, which loses its series."""
         self._seen = self.flow.counts
         return self.told
 
     def rate(self) -> None:
-        """See how busy it is."""
+        """Updates `busy`."""
         size = self.flow.in_bytes + self.flow.out_bytes
         self.busy = (self.busy + size - self._rated) / 2
         self._rated = size

@@ -1,4 +1,4 @@
-/* Threads that write to files and never need Python's interpreter lock. _writer.pyi describes the interface.
+/* Threads that write to files and never need the interpreter lock. _writer.pyi describes the interface.
 
    A job is one call of pwritev2. `submit` pins the buffers and queues the job, a thread of the queue carries it out,
    and the completed job waits for `take`; an eventfd, which the caller's event loop watches, is readable while completed

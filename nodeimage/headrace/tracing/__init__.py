@@ -1,1 +1,1 @@
-"""Traces of what seldom happens and takes long: admin calls, changes of leaders, rolls, links. Off unless asked for."""
+"""Traces of rare, long operations: admin calls, changes of leaders, rolls, links. Off by default."""

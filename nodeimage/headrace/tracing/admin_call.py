@@ -1,4 +1,4 @@
-"""The span of one admin call, Kafka's or Headrace's own: begun with the call, ended with its answer or its failure."""
+"""The span of one admin call, Kafka's or Headrace's own, from the call to its response or failure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,21 +11,22 @@ from headrace.tracing.tracer import Tracer
 
 @dataclass(slots=True)
 class AdminCall:
-    """What becomes known of a call while it is answered."""
+    """The attributes and the first error of a call, collected while it is handled."""
 
     name: str
     attributes: Mapping[str, Value | None] = field(default_factory=dict)
     code: int = 0
-    """The first error of the answer."""
+    """The first error in the response; 0: none."""
 
     def failed(self, code: int) -> None:
-        """The answer has an error."""
+        """Reports an error in the response."""
         self.code = self.code or code
 
 
 @contextmanager
 def admin_call(tracer: Tracer, name: str, *, time: Callable[[], float]) -> Iterator[AdminCall]:
-    """A call that is answered inside. It is told whatever becomes of it; what is raised goes on."""
+    """Records a span for a call that is handled within this context, whether it succeeds or fails. Exceptions
+    propagate."""
     began, call, raised = time(), AdminCall(name), ""
     try:
         yield call

@@ -1,4 +1,4 @@
-"""Where spans go: a node's own option, or OpenTelemetry's variables in the environment. Pure."""
+"""The destination of spans: a node's own option, or OpenTelemetry's environment variables. Pure."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ from headrace.base.errors import HeadraceError
 
 TRACES_PATH: Final = "v1/traces"
 OWN: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-"""The whole address; of the other variable the path is added."""
+"""The environment variable with the complete address; the path is added to the address in `COMMON`."""
 COMMON: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 DISABLED: Final = "OTEL_SDK_DISABLED"
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -19,22 +19,23 @@ NEEDED: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.h
 
 
 class TracingRefused(HeadraceError):
-    """An endpoint that cannot be one, or nothing to reach it with."""
+    """The endpoint for spans is invalid, or OpenTelemetry is not installed."""
 
 
 def need_extra() -> None:
-    """Raise TracingRefused where OpenTelemetry is not installed."""
+    """Raises TracingRefused if OpenTelemetry is not installed."""
     for name in NEEDED:
         try:
             found = find_spec(name) is not None
-        except ImportError:  # of a package that it lies in
+        except ImportError:  # a parent package is missing
             found = False
         if not found:
             raise TracingRefused(f"{MISSING} (no {name})")
 
 
 def checked_endpoint(text: str) -> str:
-    """`text`, where it can be the address of a collector. Raises TracingRefused; what it says repeats no credential."""
+    """Returns `text` if it can be the address of a collector. Raises TracingRefused, without credentials in the
+    message."""
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
@@ -50,7 +51,7 @@ def checked_endpoint(text: str) -> str:
 
 
 def endpoint_of(option: str, environment: Mapping[str, str]) -> str:
-    """The address to which spans are posted; "": they go nowhere. Raises TracingRefused."""
+    """The address to which spans are posted; "" if tracing is off. Raises TracingRefused."""
     if environment.get(DISABLED, "").strip().lower() == "true":
         return ""
     if option:

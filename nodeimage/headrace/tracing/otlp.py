@@ -1,12 +1,12 @@
-"""Spans to a collector, by OpenTelemetry's SDK and its OTLP/HTTP exporter. Loaded only where there is an endpoint: it
-needs `pip install headrace[tracing]`.
+"""Exports spans to a collector by OpenTelemetry's SDK and its OTLP/HTTP exporter. Loaded only if there is an endpoint,
+since it needs `pip install headrace[tracing]`.
 
-Spans are batched and posted by a thread of the SDK's, which no other thread ever waits for. At most `MOST_WAITING` wait
-for it or are under way; whatever comes while there are so many is dropped, and so is a batch that the collector does
-not take within its timeout. Both are counted. A collector that is away, hangs or is slow costs nothing else.
+A thread of the SDK batches and posts spans, and no other thread ever waits for it. At most `MOST_WAITING` spans wait or
+are being posted; further spans are dropped, and so is a batch that the collector does not accept within the timeout.
+Both are counted. A collector that is unreachable, hangs or is slow has no other effect.
 
-How long a post may take, headers, certificates, compression, sampling and attributes of the resource are
-OpenTelemetry's own variables in the environment (OTEL_EXPORTER_OTLP_TIMEOUT and so on).
+The timeout of a post, headers, certificates, compression, sampling and attributes of the resource are set by
+OpenTelemetry's own environment variables (OTEL_EXPORTER_OTLP_TIMEOUT and so on).
 """
 
 import asyncio
@@ -35,18 +35,18 @@ log = structlog.get_logger()
 
 MOST_WAITING: Final = 2048
 AT_ONCE: Final = 256
-"""Spans in a post."""
+"""The most spans in one post."""
 DELAY_S: Final = 2.0
-"""For so long spans are gathered."""
+"""Seconds for which spans are gathered before a post."""
 CLOSE_S: Final = 1.0
-"""How long the end of a node waits for what is left to be posted."""
+"""Seconds for which a node that ends waits until the remaining spans are posted."""
 SERVICE: Final = "headrace"
 
-logging.getLogger("opentelemetry").addHandler(logging.NullHandler())  # what matters of it is told here, once
+logging.getLogger("opentelemetry").addHandler(logging.NullHandler())  # `_Exporter` logs what matters, once
 
 
 class OtlpTracer:
-    """A Tracer of one node, and what became of its spans."""
+    """The Tracer of one node, which also counts exported and dropped spans."""
 
     is_on: Final = True
 
@@ -59,7 +59,8 @@ class OtlpTracer:
         at_once: int = AT_ONCE,
         delay_s: float = DELAY_S,
     ) -> None:
-        """[blocking] `endpoint`: the whole address. `resource`: what the node is, beside what the environment says."""
+        """[blocking] `endpoint`: the complete address. `resource`: the node's attributes, in addition to those from the
+        environment."""
         self._exporter = _Exporter(endpoint)
         self._batches = BatchSpanProcessor(
             self._exporter,
@@ -77,12 +78,12 @@ class OtlpTracer:
 
     def ended(self, span: Span, /) -> None:
         """See Tracer."""
-        if self._waiting >= self._most:  # else the SDK's queue would drop the oldest, and not say so
+        if self._waiting >= self._most:  # else the SDK's queue would silently drop the oldest span
             self._dropped += 1
             return
         try:
             self._make(span)
-        except Exception:  # whatever it is, nothing of the node may end for it
+        except Exception:  # tracing must not end anything in the node, whatever the error
             self._dropped += 1
             if not self._failed:
                 self._failed = True
@@ -92,7 +93,7 @@ class OtlpTracer:
         now = time.time_ns()
         made = self._tracer.start_span(
             span.name,
-            context=Context(),  # whatever runs it, it has no parent
+            context=Context(),  # no parent, whatever task this runs in
             kind=OtelKind.SERVER if span.kind is ADMIN else OtelKind.INTERNAL,
             attributes=span.told(),
             start_time=now - int(span.took_s * 1e9),
@@ -103,21 +104,21 @@ class OtlpTracer:
 
     @property
     def outcomes(self) -> Mapping[str, int]:
-        """How many spans became what, since the start."""
+        """The numbers of exported and of dropped spans since the start."""
         return {"exported": self._exporter.exported, "dropped": self._dropped + self._exporter.failed}
 
     @property
     def _waiting(self) -> int:
-        """Spans that wait for the collector, or are on the way to it. Each of the three has one thread that counts."""
+        """Spans that wait or are being posted. Each of the three counters is changed by one thread only."""
         return self._handed.count - self._exporter.exported - self._exporter.failed
 
     @property
     def problem(self) -> str:
-        """Why the last batch was not taken; "": it was, or there was none."""
+        """The reason why the collector did not accept the last batch; "" if it did, or there was no batch."""
         return self._exporter.problem
 
     async def close(self) -> None:
-        """Post what is left, for a second at most; the rest is dropped."""
+        """Posts the remaining spans for `CLOSE_S` seconds at most, and drops the rest."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
@@ -126,7 +127,7 @@ class OtlpTracer:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(done.set)
 
-        # A daemon, as the SDK's own thread is: a process does not wait for it.
+        # A daemon thread, like the SDK's own: the end of the process does not wait for it.
         threading.Thread(target=shut_down, name="end of traces", daemon=True).start()
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -138,7 +139,7 @@ class OtlpTracer:
 
 
 class _Handed(SpanProcessor):
-    """Counts the spans that the SDK is to export: those that are sampled."""
+    """Passes sampled spans to the SDK for export, and counts them."""
 
     def __init__(self, batches: BatchSpanProcessor) -> None:
         self._batches = batches
@@ -152,7 +153,7 @@ class _Handed(SpanProcessor):
 
 
 class _Exporter(SpanExporter):
-    """Posts batches and counts them; all of it in the SDK's thread."""
+    """Posts batches and counts spans. Runs in the SDK's thread."""
 
     def __init__(self, endpoint: str) -> None:
         self._session = _Session()
@@ -196,7 +197,7 @@ class _Exporter(SpanExporter):
 
 
 class _Session(requests.Session):
-    """Posts, and knows why the last post failed. What a collector says in an answer is not read: it may never end."""
+    """Posts, and knows why the last post failed. The body of a response is not read, since it may never end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +216,7 @@ class _Session(requests.Session):
 
 
 def _why(error: requests.RequestException) -> str:
-    """Without what it asked for, and how: nothing of headers."""
+    """The reason of a failed post, without the address and without headers."""
     if isinstance(error, requests.Timeout):
         return "it does not answer in time"
     told = next((cause.errno for cause in _causes(error) if isinstance(cause, OSError) and cause.errno), None)
@@ -223,7 +224,7 @@ def _why(error: requests.RequestException) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that it was made of: urllib3 keeps them in `reason`, requests in `args`."""
+    """An error and its causes: urllib3 keeps them in `reason`, requests in `args`."""
     for _ in range(10):
         if error is None:
             return
@@ -234,6 +235,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _resource(given: Mapping[str, str]) -> Resource:
     made = Resource.create(dict(given))
-    if str(made.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):  # nobody has named it
+    if str(made.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):  # the environment sets no name
         made = made.merge(Resource({SERVICE_NAME: SERVICE}))
     return made

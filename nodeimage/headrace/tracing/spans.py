@@ -1,7 +1,7 @@
-"""Every span that a node may make, declared once: what is exported is of these, and docs/observability.md lists them.
+"""The declarations of all spans that a node may export, which docs/observability.md lists.
 
-Kafka's protocol has no place for a caller's context, so each span is the root of a trace of its own. Attributes name
-containers, nodes, streams and topics; never a record's data, never a credential, and no text that somebody else wrote.
+Kafka's protocol has no field for a caller's trace context, so each span is the root of a trace of its own. Attributes
+name containers, nodes, streams and topics; never a record's data, a credential, or free text written by others.
 """
 
 import asyncio
@@ -14,37 +14,37 @@ from headrace.base.errors import Code, HeadraceError
 Value = str | bool | int | float
 
 MOST_TEXT: Final = 512
-"""Characters of a value: a client may name what it likes."""
+"""The most characters of an attribute's value, since clients choose some names freely."""
 ERROR: Final = "error.type"
-"""OpenTelemetry's own name. Every span has it that failed."""
+"""The attribute of every failed span, by OpenTelemetry's own name."""
 ERROR_HELP: Final = "Kafka's name of the error, or `CANCELLED`; where it failed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanKind:
-    """What spans of one name tell."""
+    """The declaration of spans of one name."""
 
     name: str
     help: str
-    """In one line."""
+    """The description, in one line."""
     attributes: Mapping[str, str]
-    """Their names, each with what it tells."""
+    """The description of each attribute by its name."""
     follows: str = ""
-    """What follows the name behind a slash; "": nothing does."""
+    """What follows the name after a slash, for the documentation; "": nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One that ends now. Raises ValueError for an attribute that its kind does not declare."""
+    """A span that ends now. Raises ValueError for an attribute that its kind does not declare."""
 
     kind: SpanKind
     took_s: float
     attributes: Mapping[str, Value | None] = field(default_factory=dict)
-    """None: there is no such value, and the attribute is left out."""
+    """The values of attributes by name; None: the attribute is omitted."""
     detail: str = ""
-    """What follows the name."""
+    """What follows the name after a slash, such as the API; "": nothing."""
     error: str = ""
-    """See ERROR_HELP; "": it succeeded."""
+    """The name of the error (ERROR_HELP); "": the operation succeeded."""
 
     def __post_init__(self) -> None:
         if unknown := self.attributes.keys() - self.kind.attributes.keys():
@@ -52,11 +52,11 @@ class Span:
 
     @property
     def name(self) -> str:
-        """As it is shown."""
+        """The complete name of the span."""
         return f"{self.kind.name}/{self.detail}" if self.detail else self.kind.name
 
     def told(self) -> dict[str, Value]:
-        """The attributes that there are, cut to a bearable length."""
+        """The attributes with a value, cut to `MOST_TEXT` characters, and the error."""
         found: dict[str, Value] = {}
         for name, value in self.attributes.items():
             if value is not None:
@@ -67,7 +67,7 @@ class Span:
 
 
 def error_type(error: BaseException) -> str:
-    """What a span says of an error: never its text."""
+    """The name of an error in a span, never its text."""
     if isinstance(error, asyncio.CancelledError):
         return "CANCELLED"
     return error.code.name if isinstance(error, HeadraceError) else Code.UNKNOWN_SERVER_ERROR.name
@@ -141,4 +141,4 @@ LINK_TOPICS: Final = SpanKind(
     },
 )
 KINDS: Final = (ADMIN, FAILOVER, ROLL, LINK_STATE, LINK_TOPICS)
-"""In the order in which the documentation lists them."""
+"""All kinds of spans, in the order of the documentation."""

@@ -1,4 +1,4 @@
-"""The spans of a node as docs/observability.md lists them: `python -m headrace.tracing.table` writes it anew."""
+"""The table of a node's spans in docs/observability.md: `python -m headrace.tracing.table` updates it."""
 
 import sys
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ END: Final = "<!-- end of the spans of nodes -->"
 
 
 def with_table(text: str) -> str:
-    """A document with the table as it has to be. Raises ValueError where it has no place for it."""
+    """A document with its table brought up to date. Raises ValueError if the document has no place for it."""
     return with_part(text, "\n".join(_lines()), begin=BEGIN, end=END)
 
 
 def main(path: Path) -> None:
-    """[blocking] Write the table of a document anew."""
+    """[blocking] Updates the table of a document."""
     path.write_text(with_table(path.read_text()))
 
 

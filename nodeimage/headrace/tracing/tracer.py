@@ -1,4 +1,4 @@
-"""What parts of a node hand their spans to. Knows nothing of where these go."""
+"""The interface to which parts of a node report spans. Knows nothing of their destination."""
 
 from typing import Final, Protocol
 
@@ -6,18 +6,18 @@ from headrace.tracing.spans import Span
 
 
 class Tracer(Protocol):
-    """Takes spans that have ended."""
+    """Receives spans that have ended."""
 
     @property
     def is_on(self) -> bool:
-        """Whether spans go anywhere; they need not be made where they do not."""
+        """Whether spans are exported; if not, callers need not create them."""
 
     def ended(self, span: Span, /) -> None:
-        """A span ends now. Never blocks, and never raises."""
+        """Reports a span that ends now. Never blocks, and never raises."""
 
 
 class NoTracer:
-    """Takes nothing."""
+    """Discards all spans."""
 
     is_on: Final = False
 

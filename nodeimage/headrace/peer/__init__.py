@@ -1,1 +1,2 @@
-"""Talk between nodes: framed messages over TCP, with a handshake, calls and streams. Knows nothing of containers."""
+"""Communication between nodes: framed messages over TCP, with handshake, calls and streams. Knows nothing of
+containers."""

@@ -1,16 +1,17 @@
-"""The calling side: calls over one connection to each address, many at a time, and sessions for streams.
+"""The calling side: concurrent calls over one connection per address, and sessions for streams.
 
-Urgent calls have another connection: what says whether a node lives must not wait behind others that it is busy with.
+Urgent calls have a connection of their own, since a probe of whether a node lives must not wait behind other calls.
 
-A connection is made by the first call to its address and kept. When it ends, what waits on it fails with
-PeerUnreachable, and the next call makes another; nothing is sent twice, since only the caller knows what may be.
-Callers that come while it is being made share the attempt, each with its own timeout; the attempt ends after 3 s.
+The first call to an address creates the connection, which is kept. When the connection ends, waiting calls fail with
+PeerUnreachable, and the next call creates a new connection. Nothing is sent twice, since only the caller knows whether
+a call may be repeated. Calls made while a connection is being created share the attempt, each with its own timeout; the
+attempt ends after `CONNECT_S`.
 
-With TLS that nodes require, nothing else is spoken. Where they accept both (security.peer_tls), TLS is tried first, and
-what fails is tried without it; of an address where that worked, it is remembered for `PLAIN_S`.
+If TLS is required, only TLS is used. If it is optional (security.peer_tls), TLS is tried first, and after a failure the
+connection is tried without TLS; an address where that worked is remembered for `PLAIN_S`.
 
-A connection on which nothing came while a call ran into its timeout may lead nowhere. It gets no further calls, so the
-next one makes another connection, and is closed when its last call has ended.
+A connection on which nothing arrived while a call timed out may be dead. It gets no further calls, so that the next
+call creates a new connection, and is closed when its last call has ended.
 """
 
 import asyncio
@@ -38,26 +39,26 @@ from headrace.security.peer_tls import PeerTls, PeerTlsMode, reason_of
 log = structlog.get_logger(__name__)
 
 CONNECT_S: Final = 3.0
-"""For connecting and the handshake together."""
+"""Seconds that connecting and the handshake may take together."""
 
 PLAIN_S: Final = 60.0
-"""After which TLS is tried again with a node that did without it."""
+"""Seconds after which TLS is tried again with a node that was reached only without it."""
 _SHUTDOWN_S: Final = 1.0
 
 Address = tuple[str, int]
 
 
 class PeerRefused(KafkaError):
-    """The other node's refusal, with its code."""
+    """The other node refused a call. Has that node's error code and reason."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(code_of(refused.code), refused.reason)
         self.epoch: Epoch = refused.epoch
-        """As in Refused: -1 where no epoch was at stake."""
+        """See `Refused.epoch`."""
 
 
 class PeerClient:
-    """Calls other nodes, on behalf of this one."""
+    """Calls other nodes on behalf of this node."""
 
     def __init__(
         self,
@@ -69,12 +70,12 @@ class PeerClient:
         tls: PeerTls | None = None,
         clock: Timers | None = None,
     ) -> None:
-        """`tls`: None: it speaks none. `clock`: what limits go by; None: the loop's."""
+        """`tls`: None: no TLS. `clock`: the clock for time limits; None: the loop's."""
         self._clock = clock
         self._identity = Identity(cluster_id, secret, node, run)
         self._tls = tls
         self.times: dict[str, Histogram] = {}
-        """How long calls took that were answered, by what was asked."""
+        """The durations of answered calls, by the name of the request's type."""
         self._plain: dict[Address, _Plain] = {}
         self._connections: dict[_Line, _Connection] = {}
         self._attempts: set[asyncio.Task[None]] = set()
@@ -89,9 +90,9 @@ class PeerClient:
         *,
         timeout_s: float,
     ) -> tuple[AnswerT, memoryview]:
-        """The answer and its payload, which is the caller's to keep.
+        """Sends a request; returns the answer and its payload, which the caller may keep.
 
-        Raises PeerUnreachable, and KafkaError (PeerRefused) where the other node refuses.
+        Raises PeerUnreachable; PeerRefused if the other node refuses; KafkaError for an answer of the wrong type.
         """
         began, began_s = asyncio.get_running_loop().time(), monotonic()
         line = _Line(address, message.urgent)
@@ -125,7 +126,7 @@ class PeerClient:
         times.observe(seconds)
 
     async def open(self, address: Address, timeout_s: float) -> Session:
-        """A session of its own for a stream, past its handshake. Hand it to a listener, then send an Opening.
+        """A new session for a stream, after its handshake. Hand the session to a listener, then send an Opening.
 
         Raises PeerUnreachable.
         """
@@ -138,16 +139,16 @@ class PeerClient:
             ) from error
 
     def use_secrets(self, secret: str, former: str) -> None:
-        """What sessions are proven by that are made from now on."""
+        """Sets the cluster's secrets for sessions created from now on."""
         self._identity = replace(self._identity, secret=secret, former_secret=former)
 
     def spoken_plainly(self) -> dict[Address, str]:
-        """The addresses with which this node, that speaks TLS, does without it, and why."""
+        """The addresses with which this node communicates without TLS although it has TLS, with the reasons."""
         now = asyncio.get_running_loop().time()
         return {address: each.reason for address, each in self._plain.items() if now < each.until + PLAIN_S}
 
     async def close(self) -> None:
-        """End all connections and streams; what waits on them fails with PeerUnreachable."""
+        """Ends all connections and streams; waiting calls fail with PeerUnreachable."""
         self._closing = True
         for attempt in self._attempts:
             attempt.cancel()
@@ -189,7 +190,7 @@ class PeerClient:
                     connection.fail(PeerUnreachable(f"{address[0]}:{address[1]}: this node closes"))
                     raise
             return
-        except Exception as error:  # a fault of ours must not keep this address from being tried again
+        except Exception as error:  # an internal error must not prevent further attempts to reach this address
             log.exception("a connection could not be made", peer=f"{address[0]}:{address[1]}")
             self._forget(line, connection)
             connection.fail(PeerUnreachable(f"{address[0]}:{address[1]}: internal error: {type(error).__name__}"))
@@ -198,7 +199,7 @@ class PeerClient:
         connection.ready.set_result(session)
 
     async def _connect(self, address: Address) -> Session:
-        """A session past its handshake. Raises PeerUnreachable."""
+        """A session after its handshake, with TLS if possible. Raises PeerUnreachable."""
         tls = self._tls
         if tls is None:
             return await self._connect_by(address, None)
@@ -222,7 +223,7 @@ class PeerClient:
         return session
 
     async def _connect_by(self, address: Address, tls: ssl.SSLContext | None) -> Session:
-        """A session past its handshake, with TLS or without. Raises PeerUnreachable."""
+        """A session after its handshake, with TLS or without (None). Raises PeerUnreachable."""
         host, port = address
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
@@ -254,13 +255,13 @@ class PeerClient:
                     ssl_handshake_timeout=HANDSHAKE_S,
                     ssl_shutdown_timeout=_SHUTDOWN_S,
                 )
-            if session.is_to_itself:  # the transport may be closed by now, and its socket not be asked any more
+            if session.is_to_itself:  # stored by the session, since the transport may be closed by now
                 raise ConnectionRefusedError("nobody listens there")
             awaited: list[asyncio.Future[Any]] = [ready, session.closed]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         except OSError as error:
             session.abort("could not connect")
-            reset = isinstance(error, ConnectionResetError)  # which TLS may answer with where somebody is there
+            reset = isinstance(error, ConnectionResetError)  # with TLS, a node that is there may cause it too
             refused = isinstance(error, ConnectionRefusedError) or (tls is None and reset)
             told = reason_of(error) if tls is not None and not refused else ""
             if told and self._tls is not None and self._tls.mode is PeerTlsMode.REQUIRE:  # else it is tried without
@@ -269,7 +270,7 @@ class PeerClient:
         except asyncio.CancelledError:
             session.abort("given up while connecting")
             if transport is None:
-                # uvloop closes a connection that is given up at this moment without a word to its protocol.
+                # uvloop closes a connection that is cancelled at this moment without notifying its protocol.
                 session.connection_lost(None)
             raise
         finally:
@@ -290,15 +291,15 @@ class PeerClient:
 
 
 class _Plain(NamedTuple):
-    """An address where a session without TLS was made, as none with it could be."""
+    """The state of an address that was reached only without TLS."""
 
     until: float
-    """Loop time at which TLS is tried again."""
+    """The loop time at which TLS is tried again."""
     reason: str
 
 
 class _Line(NamedTuple):
-    """Calls that share a connection."""
+    """The key of a connection: calls with the same address and urgency share one."""
 
     address: Address
     urgent: bool
@@ -308,7 +309,7 @@ class _Connection:
     """The calls to one address, over one session."""
 
     def __init__(self, forget: Callable[["_Connection"], None]) -> None:
-        """`forget`: it takes no further calls."""
+        """`forget`: called when the connection takes no further calls."""
         self._forget = forget
         self.ready: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         self._waiting: dict[int, asyncio.Future[tuple[Message, memoryview]]] = {}
@@ -316,7 +317,7 @@ class _Connection:
         self._retired = False
 
     async def call(self, session: Session, message: Message, buffers: Sequence[Buffer]) -> tuple[Message, memoryview]:
-        """Send a call and wait for its answer."""
+        """Sends a call and waits for its answer."""
         await session.drained()
         self._last += 1
         number = self._last
@@ -331,7 +332,7 @@ class _Connection:
                 session.close("led nowhere")
 
     def message_received(self, message: Message, payload: memoryview) -> None:
-        """See SessionListener. An answer came; nobody may be waiting for it any more."""
+        """See SessionListener. Resolves the call that waits for this answer, if there still is one."""
         if not isinstance(message, Answer):
             raise MalformedRequest(f"{type(message).__name__} is not an answer")
         future = self._waiting.pop(message.call, None)
@@ -343,12 +344,12 @@ class _Connection:
             future.set_exception(KafkaError(Code.UNSUPPORTED_VERSION, str(error)))
 
     def fail(self, error: PeerUnreachable) -> None:
-        """No session came of it."""
+        """Reports that no session could be created."""
         self.ready.set_exception(error)
-        self.ready.exception()  # there may be nobody left who waits
+        self.ready.exception()  # marks it as retrieved, as nothing may be waiting for it
 
     def session_closed(self) -> None:
-        """See SessionListener. Nothing will be answered."""
+        """See SessionListener. All waiting calls fail."""
         self._forget(self)
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
@@ -356,11 +357,11 @@ class _Connection:
                 future.set_exception(self.ready.result().unreachable())
 
     def led_nowhere_since(self, began: float) -> bool:
-        """Nothing came since loop time `began`."""
+        """Whether the session exists, and nothing has arrived on it since loop time `began`."""
         return self.ready.done() and not self.ready.exception() and self.ready.result().heard_at <= began
 
     def retire(self) -> None:
-        """Take no more calls; close when the last has ended."""
+        """Closes the session when its last call has ended. The caller makes no further calls."""
         self._retired = True
         if not self._waiting:
             self.ready.result().close("led nowhere")

@@ -1,13 +1,13 @@
-"""Frames between nodes: messages to bytes and back. No sockets.
+"""Frames between nodes: encoding of messages to bytes and back. No sockets.
 
-    frame   => length u32, header length u32, header, payload     (big-endian; `length` counts all behind itself)
+    frame   => length u32, header length u32, header, payload     (big-endian; `length` counts all bytes after itself)
     header  => msgpack map of a message (peer.messages), 1 MiB at most
     payload => bytes that belong to the message, 80 MiB at most; often none
 
-`FrameReader` is where a socket's bytes arrive. Small frames come through a staging buffer, and their payloads are
-copied out of it. A large frame gets memory of its own as soon as its length is known, and the socket then reads right
-into it: one allocation, and no copy but of the first bytes, which came with the length. Either way a payload belongs
-to whoever gets it: nothing here writes to it again.
+`FrameReader` receives a socket's bytes. Small frames pass through a staging buffer, and their payloads are copied out
+of it. A large frame gets memory of its own as soon as its length is known, and the socket then reads directly into this
+memory: one allocation, and no copy except of the first bytes, which arrived with the length. In both cases the receiver
+owns the payload: it is never written to again.
 """
 
 import mmap
@@ -22,47 +22,49 @@ from headrace.log.frames import MOST_BYTES
 from headrace.peer.messages import AnyMessage, Message
 
 Buffer = bytes | bytearray | memoryview
-"""Items are bytes: `len` is the length in bytes."""
+"""Types of buffers. The items of a memoryview must be bytes, so that `len` is the length in bytes."""
 
 MAX_HEADER: Final = 1 << 20
 MAX_PAYLOAD: Final = MOST_BYTES
 MAX_FRAME: Final = 4 + MAX_HEADER + MAX_PAYLOAD
-"""Of the length that a frame claims."""
+"""The greatest length that a frame may declare."""
 NO_PAYLOAD: Final = memoryview(b"")
 
 _STAGING: Final = 64 * 1024
 _FIRST_STAGING: Final = 8 * 1024
-"""As long as no more comes at a time: most sessions are of containers at rest, and of those that have not proven who
-they are there may be many, too."""
+"""The size of the staging buffer until more bytes arrive at a time. Small, since most sessions belong to idle
+containers, and there may be many whose handshake is not done."""
 _LARGE: Final = 16 * 1024
-"""A longer frame that has not come whole gets memory of its own."""
+"""A frame longer than this gets memory of its own if it has not arrived as a whole."""
 _MAPPED: Final = 4 << 20
-"""A longer one gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
+"""A frame longer than this gets mapped memory, which takes no space until its bytes arrive: a length is easily
+forged."""
 _WINDOW: Final = 4 * 1024
-"""Read at first, and after a large frame: more would be the beginning of the next large one, and copied."""
+"""The most bytes to read at first and after a large frame: more could be the beginning of the next large frame, which
+would have to be copied."""
 _JOINED: Final = 32 * 1024
-"""A frame that is smaller is sent as one piece: copying it costs less than a list of pieces."""
+"""The largest payload that is copied to send its frame as one piece, which costs less than a list of pieces."""
 _PIECE: Final = 4 * 1024
-"""Buffers that are smaller are joined with their neighbours."""
+"""Buffers smaller than this are joined with adjacent ones."""
 
 _TLS: Final = 0x1603
-"""How a TLS handshake begins: as a length, beyond any limit."""
+"""The first two bytes of a TLS handshake. As the high half of a length they exceed any limit."""
 
 _PREFIX: Final = struct.Struct(
-    ">I"  # length of the rest
-    "I"  # of the header
+    ">I"  # length of the rest of the frame
+    "I"  # length of the header
 )
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 
 def encode_message(message: Message) -> bytes:
-    """The message alone, as a header or inside of a Call."""
+    """The encoded message, for a frame's header or inside a Call."""
     return _encoder.encode(message)
 
 
 def decode_message(header: Buffer | msgspec.Raw) -> Message:
-    """The message that `header` is. Raises MalformedRequest, also for a type that is not known here."""
+    """The decoded message. Raises MalformedRequest, also for an unknown type of message."""
     try:
         return _decoder.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -70,9 +72,9 @@ def decode_message(header: Buffer | msgspec.Raw) -> Message:
 
 
 def encode_frame(message: Message, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
-    """The pieces of a frame, in order: one if it is small, else large buffers stay as they are.
+    """The pieces of a frame, in order: one if the frame is small; otherwise large buffers are not copied.
 
-    Raises KafkaError MESSAGE_TOO_LARGE where the other side would not read it.
+    Raises KafkaError MESSAGE_TOO_LARGE if the frame exceeds the limits of the other side.
     """
     header = _encoder.encode(message)
     size = sum(map(len, buffers))
@@ -98,7 +100,7 @@ def encode_frame(message: Message, buffers: Sequence[Buffer] = ()) -> list[Buffe
 
 
 class FrameReader:
-    """Bytes in, frames out. `limit` is the longest frame taken; `take_longer` raises it between two frames."""
+    """Takes bytes from a socket and returns frames. `limit` is the greatest length of a frame that is accepted."""
 
     __slots__ = ("_end", "_large", "_large_end", "_staging", "_start", "_window", "limit")
 
@@ -109,15 +111,15 @@ class FrameReader:
         self._end = 0
         self._window = _WINDOW
         self._large: memoryview | None = None
-        """All behind the length of a large frame that is coming."""
+        """The memory for a large frame that is arriving, without its length."""
         self._large_end = 0
 
     def take_longer(self, limit: int = MAX_FRAME) -> None:
-        """Raise the limit, between two frames."""
+        """Raises the limit. Only between two frames."""
         self.limit = limit
 
     def shrink(self) -> None:
-        """Take as little memory as at first, where nothing of a frame has come."""
+        """Shrinks the staging buffer to its first size, unless part of a frame has arrived."""
         if not self.is_within and len(self._staging) > _FIRST_STAGING:
             self._staging = memoryview(bytearray(_FIRST_STAGING))
             self._start = self._end = 0
@@ -130,7 +132,7 @@ class FrameReader:
         self._start, self._end = 0, len(staged)
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty once `next` has given None."""
+        """The memory for the next bytes; never empty after `next` has returned None."""
         if self._large is not None:
             return self._large[self._large_end :]
         if self._start == self._end:
@@ -142,7 +144,7 @@ class FrameReader:
         return self._staging[self._end : self._end + self._window]
 
     def came(self, count: int) -> None:
-        """`count` bytes came into what `get_buffer` gave last."""
+        """Reports that `count` bytes were written to the memory that `get_buffer` returned last."""
         if self._large is not None:
             self._large_end += count
             return
@@ -154,13 +156,13 @@ class FrameReader:
 
     @property
     def is_within(self) -> bool:
-        """Part of a frame has come."""
+        """Whether part of a frame has arrived."""
         return self._large is not None or self._end > self._start
 
     def next(self) -> tuple[memoryview, memoryview] | None:
-        """The next whole frame's header and payload, or None. Raises MalformedRequest.
+        """The header and payload of the next complete frame; None if there is none. Raises MalformedRequest.
 
-        The header is to be decoded before more bytes come; the payload is the caller's.
+        Decode the header before more bytes are read; the payload may be kept.
         """
         if self._large is not None:
             if self._large_end < len(self._large):

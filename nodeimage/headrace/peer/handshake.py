@@ -1,4 +1,4 @@
-"""The first four messages of a session: each side proves that it knows the cluster's secret, and learns who is there.
+"""The first four messages of a session: each side proves that it knows the cluster's secret, and identifies itself.
 
     client                                             server
     Hello{cluster, node, run, versions, nonce}  ---->  the same cluster? a common version?
@@ -6,30 +6,30 @@
     Proof{proof}                                ---->  client's proof right?
                                                 <----  Welcome{version, node, run}
 
-Either side may say Refused{code, reason} instead, and closes.
+Either side may send Refused{code, reason} instead, and then closes.
 
     proof = HMAC-SHA256(secret, msgpack [label, role, cluster id, client's nonce, server's nonce,
                                          client's node, run, oldest version, newest version,
                                          server's node, run, chosen version])
-    over TLS the label is another, and the list ends with the channel's binding (security.peer_tls)
+    over TLS the label differs, and the list ends with the channel binding (security.peer_tls)
 
-Both nonces are 32 random bytes, made for this session alone: a proof that was overheard fits no other session,
-whichever side replays it. `role` is "server" or "client", so neither side's proof can be sent back as the other's.
-Both nodes, both runs, the cluster and the versions are covered: none of them can be changed on the way, no version
-talked down. The encoding is unambiguous, and proofs are compared in constant time. The server proves itself first, so
-a client that has been led to a stranger says nothing but its Hello; a server takes nothing but these messages, of
-4 KiB at most and within 5 s, before the client is proven. The secret itself never travels.
+Both nonces are 32 random bytes, created for this session: an overheard proof is invalid in any other session, whichever
+side replays it. `role` is "server" or "client", so no proof can be sent back as the other side's. The proofs cover both
+nodes, both runs, the cluster and the versions, so none of these can be changed on the way, and no version downgraded.
+The encoding is unambiguous, and proofs are compared in constant time. The server proves itself first, so a client that
+was directed to a stranger reveals only its Hello; until the client is proven, a server accepts only these messages, of
+4 KiB at most and within 5 s. The secret itself is never sent.
 
-Relays: somebody between two nodes can pass these messages on as they are. Without TLS that is all it needs to take over
-the session behind them, as frames are neither encrypted nor signed then. Over TLS a relay has two connections,
-whose bindings differ, so no side's proof fits the other side's connection, even where the relay has the key of a
-certificate that the nodes trust; and a proof that was made without TLS fits no connection with it, nor the reverse.
+Relays: an attacker between two nodes can relay these messages unchanged. Without TLS that is enough to take over the
+session afterwards, as frames are neither encrypted nor signed. Over TLS a relay has two connections with different
+bindings, so neither side's proof is valid on the other side's connection, even if the relay has the key of a
+certificate that the nodes trust; and a proof made without TLS is invalid on a connection with TLS, and vice versa.
 
-A secret that changes: for a while a node has a former one too. The server proves itself by both, the client answers
-with the newest of its own that one of these fits, and the server takes either. So nodes that have learned of the new
-one and nodes that have not meet each other.
+Change of secret: for a while a node has a former secret too. The server proves itself by both, the client answers with
+the newest of its own secrets that matches one of the proofs, and the server accepts either. So nodes that know the new
+secret and nodes that do not can connect to each other.
 
-No sockets and no clock here: messages in, messages out.
+No sockets and no clock: messages in, messages out.
 """
 
 import hashlib
@@ -56,28 +56,29 @@ from headrace.peer.messages import (
 )
 
 HANDSHAKE_S: Final = 5.0
-"""A session that is not past its handshake by then ends."""
+"""Seconds after which a session whose handshake is not done ends."""
 MAX_HANDSHAKE_FRAME: Final = 4 * 1024
 NONCE_BYTES: Final = 32
 _LABEL: Final = "headrace peer"
 _LABEL_TLS: Final = "headrace peer over tls 1"
 _SHOWN: Final = 200
-"""Characters of text from the other side that are shown."""
+"""The most characters of text from the other side that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this node is, and what it shares with its cluster."""
+    """The identity of this node, and the secrets of its cluster."""
 
     cluster_id: str
     secret: str
-    """The newest."""
+    """The newest secret."""
     node: NodeId
     run: uuid.UUID
+    """Identifies this start of the process."""
     former_secret: str = ""
-    """What is good beside it; "": nothing."""
+    """The former secret while it is still valid; "": there is none."""
     versions: tuple[int, int] = field(default_factory=lambda: (LEAST_VERSION, PEER_VERSION))
-    """(oldest, newest) that it speaks."""
+    """The (oldest, newest) supported version of the protocol."""
 
     def __post_init__(self) -> None:
         if not self.secret:
@@ -85,7 +86,7 @@ class Identity:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """All that are good, the newest first."""
+        """All valid secrets, the newest first."""
         return (self.secret, self.former_secret) if self.former_secret else (self.secret,)
 
     def __repr__(self) -> str:
@@ -94,7 +95,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Who is at the other end, proven."""
+    """The proven identity of the other side, and the version of the session."""
 
     node: NodeId
     run: uuid.UUID
@@ -102,7 +103,7 @@ class Met:
 
 
 class HandshakeFailed(HeadraceError):
-    """This side ends the handshake, or the other did. `tell` is said to the other side first."""
+    """The handshake failed on this side or the other. `tell`: a message to send to the other side first."""
 
     code = Code.CLUSTER_AUTHORIZATION_FAILED
 
@@ -112,20 +113,20 @@ class HandshakeFailed(HeadraceError):
 
 
 class Handshake(Protocol):
-    """One side of it. Good for one session."""
+    """One side of a handshake, for one session."""
 
     met: Met | None
-    """Who is there; None until the handshake is over."""
+    """The other side; None until the handshake is done."""
 
     def first(self, channel: bytes = b"") -> Message | None:
-        """What this side says before it has heard anything. `channel`: what proofs are bound to; b"": to no TLS."""
+        """The message that this side sends first, if any. `channel`: the TLS channel binding; b"": no TLS."""
 
     def receive(self, message: Message) -> Message | None:
-        """Take a message; what to say to it. Raises HandshakeFailed."""
+        """Handles a message; returns the response, if any. Raises HandshakeFailed."""
 
 
 class ClientHandshake:
-    """The side that connected."""
+    """The handshake of the side that connected."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -141,12 +142,12 @@ class ClientHandshake:
         self.met: Met | None = None
 
     def first(self, channel: bytes = b"") -> Message | None:
-        """Hello."""
+        """The Hello."""
         self._channel = channel
         return self._hello
 
     def receive(self, message: Message) -> Message | None:
-        """Challenge, then Welcome."""
+        """Handles the Challenge, then the Welcome."""
         match message:
             case Refused():
                 raise HandshakeFailed(f"refused by the other side: {_shown(message.reason)}")
@@ -178,7 +179,7 @@ class ClientHandshake:
 
 
 class ServerHandshake:
-    """The side that was connected to."""
+    """The handshake of the side that accepted the connection."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -188,12 +189,12 @@ class ServerHandshake:
         self.met: Met | None = None
 
     def first(self, channel: bytes = b"") -> Message | None:
-        """Nothing: the client speaks first."""
+        """None: the client sends first."""
         self._channel = channel
         return None
 
     def receive(self, message: Message) -> Message | None:
-        """Hello, then Proof."""
+        """Handles the Hello, then the Proof."""
         match message:
             case Refused():
                 raise HandshakeFailed(f"refused by the other side: {_shown(message.reason)}")
@@ -235,7 +236,7 @@ class ServerHandshake:
 
 
 def _shown(text: str) -> str:
-    """Text of somebody who is not proven yet, as it may stand in a log's line."""
+    """Text from an unproven side, made safe for a log line."""
     return "".join(each if each.isprintable() else "?" for each in text[:_SHOWN])
 
 
@@ -252,7 +253,7 @@ def _fitting(
     challenge: Challenge,
     channel: bytes,
 ) -> str | None:
-    """The first secret that one of the proofs was made with; None: none of them."""
+    """The first of the known secrets with which one of the proofs was made; None if there is none."""
     for secret in known:
         expected = _proof(secret, role, identity, hello, challenge, channel)
         if any(hmac.compare_digest(expected, proof) for proof in proofs):
@@ -261,7 +262,7 @@ def _fitting(
 
 
 def _proof(secret: str, role: str, identity: Identity, hello: Hello, challenge: Challenge, channel: bytes) -> bytes:
-    """What `role` proves itself by. Depends on nothing that only one side knows."""
+    """The proof of `role`. Both sides can compute it."""
     covered = [
         _LABEL_TLS if channel else _LABEL,
         role,

@@ -1,17 +1,17 @@
-"""What nodes say to each other: plain data, no behaviour.
+"""The messages between nodes: plain data, no behaviour.
 
-A message is the header of a frame (`peer.framing`), a msgpack map whose `type` is the class's name. Bytes that are not
-looked into here (batches, frames, commands) travel behind it as the frame's payload; the docstrings say which.
+A message is the header of a frame (`peer.framing`), a msgpack map whose `type` is the name of the class. Opaque bytes
+(batches, frames, commands) follow as the frame's payload; the docstrings say which.
 
-Versions: a field is only ever added, and with a default; unknown fields are ignored; fields at their default are left
-out. A type that the other side does not know is refused there (a call) or ends the session (a stream), so a new type
-is sent only to nodes whose negotiated version has it.
+Versions: fields are only ever added, always with a default; unknown fields are ignored; fields with their default value
+are omitted. A node refuses a call of an unknown type, and ends the session for another message of an unknown type, so a
+new type is sent only to nodes whose negotiated version includes it.
 
-Three ways to speak, by base class:
+There are three kinds of messages, by base class:
 
-    Request[Answer]   sent by `PeerClient.call`; the answer is of that type, or a KafkaError made of a Refused
-    Opening           hands its session over to a stream for good (`PeerServer(streams=...)`)
-    Message           all others: answers, what flows in a stream, and the handshake
+    Request[Answer]   sent by `PeerClient.call`; the answer has that type, or a Refused is raised as KafkaError
+    Opening           turns its session permanently into a stream (`PeerServer(streams=...)`)
+    Message           all others: answers, messages within a stream, and the handshake
 """
 
 import uuid
@@ -24,24 +24,24 @@ from headrace.base.ids import ContainerId, Epoch, Millis, NodeId, Offset, Partit
 from headrace.peer.reports import NodeLoad, ReplicaState
 
 ALL_AT_ONCE: Final = -1
-"""In a probe: all replicas are asked for at once, as older versions do."""
+"""Value of `Probe.since` that requests all replicas at once, as older versions do."""
 NO_REPLICAS: Final = -2
-"""In a probe: nothing of replicas is asked for. Older versions tell of them nevertheless."""
+"""Value of `Probe.since` that requests no replicas. Older versions report their replicas nevertheless."""
 
 PEER_VERSION: Final = 2
-"""The newest version of this protocol that this node speaks."""
+"""The newest version of the protocol between nodes that this node supports."""
 PAIRS_VERSION: Final = 2
-"""From which one on there are heartbeats of pairs of nodes."""
+"""The first version of the protocol with heartbeats for pairs of nodes."""
 LEAST_VERSION: Final = 1
-"""The oldest that it still speaks."""
+"""The oldest version of the protocol between nodes that this node supports."""
 
 
 _MOST_REASON: Final = 4_096
-"""Characters of a reason that are sent."""
+"""The most characters of a reason that are sent."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Anything that travels between nodes."""
+    """The base of all messages between nodes."""
 
 
 AnswerT = TypeVar("AnswerT", bound=Message)
@@ -51,13 +51,14 @@ class Request(Message, Generic[AnswerT], frozen=True):
     """A message that has an answer."""
 
     answer: ClassVar[type[Message]]
-    """The type of its answer: `AnswerT`, where it can be read at run time."""
+    """The type of the answer, `AnswerT`, for use at run time."""
     urgent: ClassVar[bool] = False
-    """It waits behind no others: it has a connection of its own, and counts for no limit of calls under way."""
+    """Whether the request must not wait behind others: urgent requests have a connection of their own, and are not
+    subject to the limit of calls in progress."""
 
 
 class Opening(Message, frozen=True):
-    """The first message of a stream. What follows on its session is the stream's alone."""
+    """The first message of a stream. All later messages on its session belong to the stream."""
 
 
 # --- handshake (peer.handshake)
@@ -70,31 +71,31 @@ class Hello(Message, frozen=True):
     node: NodeId
     run: uuid.UUID
     versions: tuple[int, int]
-    """(oldest, newest) that it speaks."""
+    """The (oldest, newest) version that the client supports."""
     nonce: bytes
 
 
 class Challenge(Message, frozen=True):
-    """The server proves itself, and asks the client to."""
+    """The server's proof, and its challenge to the client."""
 
     node: NodeId
     run: uuid.UUID
     version: int
-    """Chosen: the newest that both speak."""
+    """The version of the session: the newest that both sides support."""
     nonce: bytes
     proof: bytes
     former_proof: bytes = b""
-    """With the secret that was the newest before, while that is good; b"": there is none."""
+    """The proof by the former secret, while that is valid; b"": there is none."""
 
 
 class Proof(Message, frozen=True):
-    """The client proves itself."""
+    """The client's proof."""
 
     proof: bytes
 
 
 class Welcome(Message, frozen=True):
-    """The handshake is over."""
+    """The end of a successful handshake, from the server."""
 
     version: int
     node: NodeId
@@ -102,19 +103,19 @@ class Welcome(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """In place of a Welcome, of an answer, or of Following. `code` is Kafka's."""
+    """A refusal, in place of a Welcome, an answer, or a Following. `code`: a Kafka error code."""
 
     code: int
     reason: str
     epoch: Epoch = Epoch(-1)
-    """The epoch that is known here, where the other side's was too low; -1 elsewhere."""
+    """The epoch known to the sender, if the request was refused because its epoch was too low; -1 otherwise."""
 
 
 # --- probes, by the controller
 
 
 class ProbeAnswer(Message, frozen=True):
-    """How a node is."""
+    """The state of a node."""
 
     node: NodeId
     run: uuid.UUID
@@ -123,36 +124,40 @@ class ProbeAnswer(Message, frozen=True):
     reaches_store: bool
     ready: bool
     heard: list[NodeId] = []
-    """The nodes that answered its own probes within 2 s: those that hear it and that it hears. (A stream proves one of
-    the two: a follower goes on hearing a leader to which nothing gets through.)"""
+    """The nodes that answered this node's own probes within 2 s, so that both directions work. (A stream proves only
+    one direction: a follower may still hear a leader that receives nothing from it.)"""
     clock: Millis = Millis(0)
-    """What its wall clock shows. 0: it does not tell."""
+    """The time of the node's wall clock. 0: not reported."""
     fenced: int = 0
-    """Versions that do not support this feature level refuse its folder (store.features)."""
+    """The feature level that a version must support to accept the node's folder (store.features)."""
     counter: int = ALL_AT_ONCE
-    """Of what is told of replicas, the next `since` (peer.replica_pages). ALL_AT_ONCE: these are all, as of an older
+    """The `since` for the next probe (peer.replica_pages). ALL_AT_ONCE: `replicas` are all replicas, as from an older
     version."""
     begun: int = 0
+    """The `begun` for the next probe (peer.replica_pages)."""
     more: bool = False
-    """Not all is told yet: the next page is to be asked for."""
+    """Whether there are more pages, which the prober must request."""
     anew: bool = False
-    """What the asker has is too old: it gets all replicas again, and this is the first page."""
+    """Whether the prober's knowledge is too old, so that all replicas are sent again, of which this is the first
+    page."""
     gone: list[ContainerId] = []
-    """Replicas that are no more."""
+    """Replicas that no longer exist."""
 
 
 class Probe(Request[ProbeAnswer], frozen=True):
-    """Asks how the node is. Who is busy with others' calls is not dead.
+    """Requests the state of a node. Urgent, so that a node that is busy with other calls is not taken for dead.
 
-    An older version does not know the fields, and tells of all its replicas at once.
+    An older version does not know the fields, and reports all its replicas at once.
     """
 
     since: int = ALL_AT_ONCE
-    """Only what changed since then is to be told of replicas, a page at a time (peer.replica_pages)."""
+    """The prober knows all changes of replicas up to this number; only later ones are reported, a page at a time
+    (peer.replica_pages)."""
     begun: int = 0
+    """The node's counter when the prober's knowledge began (peer.replica_pages)."""
     doubted: tuple[NodeId, ...] = ()
-    """Nodes that refuse the asker, and that the asked is to try before it tells whom it hears. Version 0.1.0 does not,
-    and tells whom it heard within 2 s."""
+    """Nodes that refuse the prober. The probed node must probe them before it reports which nodes it hears. Version
+    0.1.0 does not, and reports the nodes that it heard within 2 s."""
 
     answer = ProbeAnswer
     urgent = True
@@ -162,14 +167,14 @@ class Probe(Request[ProbeAnswer], frozen=True):
 
 
 class Prepared(Message, frozen=True):
-    """The replica's folder is there."""
+    """The replica's folder exists."""
 
     format: str
-    """The uuid made with the folder."""
+    """The uuid created with the folder."""
 
 
 class Prepare(Request[Prepared], frozen=True):
-    """Make an empty folder for a replica. The same folder again where there is one."""
+    """Creates an empty folder for a replica. Idempotent: an existing folder is kept."""
 
     container: ContainerId
     kind: str
@@ -177,25 +182,26 @@ class Prepare(Request[Prepared], frozen=True):
 
 
 class UnrecordedFound(Message, frozen=True):
-    """What a node holds of containers that have no record. Payload: their replicas (`lost_record`), as msgpack."""
+    """The replicas on a node whose containers have no record. Payload: these replicas (`lost_record`), as msgpack."""
 
     unseen: list[ContainerId] = []
-    """Those of them whose records are not gone yet as the node sees it: it may lead them. Nothing is said of these."""
+    """Containers whose records still exist as the node sees it, so that it may lead them. Their replicas are not in
+    the payload."""
     warnings: list[str] = []
-    """Of folders that cannot be read."""
+    """Descriptions of folders that cannot be read."""
     set_back: list[ContainerId] = []
-    """Those that have a record of which the replica here knows a newer state: the store was set back."""
+    """Containers with a record of which the node's replica knows a newer state: the store was set back."""
     counters: dict[str, int] = {}
-    """Of ids, by their keys in the store, as high as the node has seen them."""
+    """The highest values of id counters that the node has seen, by their keys in the store."""
 
 
 class Unrecorded(Request[UnrecordedFound], frozen=True):
-    """Ask for that: the cluster store has lost records."""
+    """Requests the replicas of containers without a record, after the cluster store has lost records."""
 
     recorded: list[ContainerId]
-    """All containers that have one."""
+    """All containers that have a record."""
     seen: bool = False
-    """Say too what is known of those whose records the node still sees, which may grow meanwhile."""
+    """Whether to include replicas of containers whose records the node still sees. These replicas may still grow."""
     answer = UnrecordedFound
 
 
@@ -206,29 +212,31 @@ class Submitted(Message, frozen=True):
 
 
 class Submit(Request[Submitted], frozen=True):
-    """A catalog command, in the payload. Only the catalog's leader takes it; others refuse with NOT_CONTROLLER.
+    """Submits a catalog command, in the payload. Only the catalog's leader accepts it; others refuse it with
+    NOT_CONTROLLER.
 
-    The fields tell an attempt from others (node/submit_fencing.py): one that was given up must not land late.
+    The fields identify the attempt (node/submit_fencing.py), so that an abandoned attempt cannot take effect late.
     """
 
     epoch: Epoch = Epoch(0)
-    """Of the leader that it is for; 0: a node of the version before does not say, and is not refused."""
+    """The epoch of the leader that is addressed; 0: unknown, from a node of the version before, which is accepted."""
     run: str = ""
-    """Of the process that makes it."""
+    """The run of the process that submits the command."""
     number: int = 0
+    """The number of the attempt, rising within a run."""
     least: int = 0
-    """What has a lower number and arrives after this was given up; or comes by another way, and is tried again."""
+    """Attempts of the same run with a lower number are abandoned: the leader refuses them if they arrive later."""
     answer = Submitted
 
 
 class Opened(Message, frozen=True):
-    """The partitionlet is open, and that is committed."""
+    """The partitionlet is open, and its opening is committed."""
 
     epoch: Epoch
 
 
 class OpenPartitionlet(Request[Opened], frozen=True):
-    """Open a partitionlet, with the payload of its OPEN frame as payload. Idempotent; only the leader takes it."""
+    """Opens a partitionlet. Payload: that of the OPEN frame. Idempotent; only the leader accepts it."""
 
     container: ContainerId
     partitionlet: PartitionletId
@@ -238,15 +246,15 @@ class OpenPartitionlet(Request[Opened], frozen=True):
 
 
 class RangeRead(Message, frozen=True):
-    """Batches one behind the other in the payload; `lengths` are theirs, in bytes."""
+    """Contiguous batches in the payload; `lengths`: the length of each, in bytes."""
 
     lengths: list[int]
     crc: int | None = None
-    """CRC-32C of the payload, which nothing else covers whole. None: of an older version."""
+    """CRC-32C of the whole payload, which no other checksum covers completely. None: from an older version."""
 
 
 class ReadRange(Request[RangeRead], frozen=True):
-    """Read committed batches from `offset` on, below `limit`, about `max_bytes`."""
+    """Reads committed batches from `offset` on that end below `limit`, about `max_bytes`."""
 
     container: ContainerId
     partitionlet: PartitionletId
@@ -257,76 +265,77 @@ class ReadRange(Request[RangeRead], frozen=True):
 
 
 class TimeFound(Message, frozen=True):
-    """The batch that was looked for is the payload; without `found` there is none."""
+    """The result of a FindTime. Payload: the batch, if one was found."""
 
     found: bool
     crc: int | None = None
-    """As of RangeRead."""
+    """CRC-32C of the payload. None: from an older version."""
 
 
 class FindTime(Request[TimeFound], frozen=True):
-    """Find the first batch below `limit` with a record of `timestamp` or later."""
+    """Finds the first batch below `limit` with a record at or after `timestamp`."""
 
     container: ContainerId
     partitionlet: PartitionletId
     timestamp: Millis
-    """-1: the batch with the largest."""
+    """-1: find the batch with the largest timestamp."""
     limit: Offset
     answer = TimeFound
 
 
 class ExtentsFound(Message, frozen=True):
-    """(partitionlet, bytes stored, end offset) of those that are here."""
+    """The (partitionlet, bytes stored, end offset) of the requested partitionlets that the node holds."""
 
     items: list[tuple[PartitionletId, int, Offset]]
     times: dict[PartitionletId, Millis] = {}
-    """Of the first record, where that was asked for and there is one."""
+    """The times of first records, for partitionlets for which they were requested and exist."""
 
 
 class Extents(Request[ExtentsFound], frozen=True):
-    """Ask how much is stored of partitionlets of one container."""
+    """Requests how much is stored of partitionlets of one container."""
 
     container: ContainerId
     partitionlets: list[PartitionletId]
     open: list[PartitionletId] = []
-    """Those of them that are open."""
+    """Those of `partitionlets` that are open."""
     first: dict[PartitionletId, Offset] = {}
-    """Of these, the time of the first record from that offset on is asked for too."""
+    """Partitionlets for which the time of the first record at or after this offset is requested too."""
     answer = ExtentsFound
 
 
 class Held(Message, frozen=True):
-    """(container, bytes that its records occupy) of those that the node leads."""
+    """The (container, bytes that its records occupy) of all containers that the node leads."""
 
     items: list[tuple[ContainerId, int]]
 
 
 class HeldBytes(Request[Held], frozen=True):
-    """Ask how much the containers hold that a node leads."""
+    """Requests the sizes of the containers that a node leads."""
 
     answer = Held
 
 
 class CoordinationTold(Message, frozen=True):
-    """The node that coordinates groups, or is about to, as far as the one that is asked knows; 0: none."""
+    """The node that coordinates groups, or is about to, as far as the answering node knows; 0: none."""
 
     node: NodeId = NodeId(0)
 
 
 class CoordinationAsked(Request[CoordinationTold], frozen=True):
-    """Ask a node who coordinates groups."""
+    """Asks a node which node coordinates groups."""
 
     answer = CoordinationTold
 
 
 class AppendedOnce(Message, frozen=True):
-    """The batch is committed, now or since long."""
+    """The batch is committed, by this request or an earlier one."""
 
     offset: Offset
 
 
 class AppendOnce(Request[AppendedOnce], frozen=True):
-    """Append a batch that bears a token, the payload, to a partition that the node leads, unless it is there."""
+    """Appends a batch to a partition that the node leads, unless the partition has it already. Payload: the batch,
+    which has a token."""
 
     topic_id: bytes
     partition: int
@@ -334,37 +343,37 @@ class AppendOnce(Request[AppendedOnce], frozen=True):
 
 
 class LinksTold(Message, frozen=True):
-    """What the node says of its links is the payload, in msgpack (links.links)."""
+    """The state of links on a node. Payload: that state, as msgpack (links.links)."""
 
 
 class LinksAsked(Request[LinksTold], frozen=True):
-    """Ask how these links do on the node."""
+    """Requests the state of these links on the node."""
 
     links: list[str]
     behind: bool = False
-    """Which topics lack how many records, too."""
+    """Whether to report the number of missing records by topic too."""
     answer = LinksTold
 
 
 class Rolled(Message, frozen=True):
-    """So many partitionlets went on elsewhere."""
+    """`count` partitionlets were rolled."""
 
     count: int
 
 
 class RollAway(Request[Rolled], frozen=True):
-    """Roll the hottest partitionlets of a container to another one."""
+    """Rolls the hottest partitionlets of a container to another container."""
 
     container: ContainerId
     most: int
-    """Partitionlets."""
+    """The most partitionlets to roll."""
     to: ContainerId = ContainerId(0)
-    """0: to any."""
+    """The target; 0: any container."""
     reason: str = ""
     share: float = 1.0
-    """No more than needed for this part of what is written to the container."""
+    """The part of the container's write traffic to move: no more partitionlets are rolled than needed for that."""
     limit: float = 1.0
-    """None that makes it more than this part."""
+    """The part of the container's write traffic that must not be exceeded by what is moved."""
     answer = Rolled
 
 
@@ -372,39 +381,41 @@ class RollAway(Request[Rolled], frozen=True):
 
 
 class SnapshotPart(Message, frozen=True):
-    """Some bytes of a snapshot of the catalog's tables are the payload."""
+    """A part of a snapshot of the catalog's tables. Payload: its bytes."""
 
     position: Position
-    """That it holds."""
+    """The log position up to which the snapshot has all changes."""
     size: int
-    """Of the whole, in bytes."""
+    """The size of the whole snapshot, in bytes."""
     crc: int | None = None
-    """CRC-32C of the whole. None: of an older version."""
+    """CRC-32C of the whole snapshot. None: from an older version."""
 
 
 class ReadSnapshot(Request[SnapshotPart], frozen=True):
-    """Read a snapshot of the catalog's leader, from byte `at` on: the tables here are lost, and the log is whole.
+    """Reads a snapshot of the catalog's leader, from byte `at` on. For a node whose tables are lost but whose log is
+    intact.
 
-    A node of the version before refuses it: then the log is fetched anew too, if the replica may leave the in-sync set.
+    A node of the version before refuses it: then the log is refetched too, if the replica may leave the in-sync set.
     """
 
     least: Position
-    """Where the log here begins: an older snapshot is of no use."""
+    """The position at which the reader's log begins: an older snapshot is of no use."""
     position: Position = Position(-1)
-    """Of the snapshot of which more is wanted; -1: the newest, or one that is written now."""
+    """The position of the snapshot to continue with; -1: the newest snapshot, or one to be written now."""
     at: int = 0
     answer = SnapshotPart
 
 
 class TableMarks(Message, frozen=True):
-    """What the catalog's tables come to on a node."""
+    """The checksums of the catalog's tables on a node."""
 
     marks: list[tuple[Position, str]]
-    """At positions of its log, the newest last; the same everywhere. None where the node cannot tell."""
+    """Checksums at positions of the catalog's log, the newest last, which must be the same on all nodes. Empty if the
+    node has none."""
 
 
 class ReadMarks(Request[TableMarks], frozen=True):
-    """Ask what the catalog's tables come to, for comparison. From feature level 1 on."""
+    """Requests the checksums of the catalog's tables, for comparison. From feature level 1 on."""
 
     answer = TableMarks
 
@@ -413,132 +424,136 @@ class ReadMarks(Request[TableMarks], frozen=True):
 
 
 class Follow(Opening, frozen=True):
-    """A follower asks the leader for a container's frames. Answered by Following or Refused."""
+    """A follower requests a container's frames from the leader. Answered by Following or Refused."""
 
     container: ContainerId
     epoch: Epoch
     node: NodeId
     format: str
-    """The uuid made with its replica's folder."""
+    """The uuid created with the folder of the follower's replica."""
     observer: bool
-    """It reads along and never joins the in-sync set."""
+    """Whether the follower never joins the in-sync set."""
     history: list[tuple[Epoch, Position]]
-    """(epoch, the position at which it began) of the follower's log, oldest first."""
+    """The (epoch, position at which it began) of the follower's log, oldest first."""
     end: Position
     start: Position
     """The follower's log holds [start, end)."""
     snapshot: bool = False
-    """Its catalog's tables are ahead of its log, which was cut in an unclean recovery: only a snapshot helps."""
+    """Whether only a snapshot helps the follower: its catalog tables are ahead of its log, which was cut in an unclean
+    recovery."""
 
 
 class Following(Message, frozen=True):
-    """The leader's answer: what matches, and what comes."""
+    """The leader's answer: the position from which frames follow, and whether a snapshot precedes them."""
 
     epoch: Epoch
     history: list[tuple[Epoch, Position]]
     begin: Position
-    """Frames come from here on; the follower cuts what it has above."""
+    """Frames are sent from this position on; the follower cuts its log there."""
     committed: Position
     snapshot_position: Position = Position(-1)
-    """A snapshot at this position comes first, in SnapshotPieces; -1: none."""
+    """The position of a snapshot that is sent first, in SnapshotPieces; -1: none."""
     snapshot_bytes: int = 0
+    """The size of that snapshot."""
 
 
 class Frames(Message, frozen=True):
-    """Whole frames of contiguous positions in the payload, behind those sent before."""
+    """Whole frames in the payload, contiguous to those sent before."""
 
     committed: Position
 
 
 class Commit(Message, frozen=True):
-    """`committed` moved; also the leader's heartbeat."""
+    """`committed` has advanced; also the leader's heartbeat."""
 
     committed: Position
     sent_at: float = 0.0
-    """Of a heartbeat: the leader's loop time, which the follower gives back at once. 0: not a heartbeat."""
+    """In a heartbeat: the leader's loop time, which the follower returns at once. 0: not a heartbeat."""
 
 
 class Acked(Message, frozen=True):
-    """The follower has everything below `position` safe; also its heartbeat."""
+    """The follower has everything below `position` on disk; also its heartbeat."""
 
     position: Position
     epoch: Epoch
     beat: float = 0.0
-    """`sent_at` of the newest heartbeat that came: the follower followed after it."""
+    """The `sent_at` of the newest heartbeat that was received: the follower still followed after it."""
 
 
 # --- heartbeats of a pair of nodes (container.pair_roster)
 
 
 class PairUp(Opening, frozen=True):
-    """A node with followers of what the other one leads asks for its heartbeats. From PAIRS_VERSION on."""
+    """A node with followers of containers that the other node leads requests its heartbeats. From PAIRS_VERSION on."""
 
     node: NodeId
 
 
 class PairBeat(Message, frozen=True):
-    """The leaders' node lives. Answered by PairAnswer."""
+    """A heartbeat of the node with the leaders. Answered by PairAnswer."""
 
     sent_at: float
-    """Its loop time, given back at once."""
+    """The sender's loop time, which is returned at once."""
     taken: list[int] = []
-    """Numbers of replicas that rest from now on: their leaders say nothing more as long as nothing changes."""
+    """Numbers of followers that rest from now on: their leaders send them nothing while nothing changes."""
     astir: list[int] = []
-    """Numbers of those that do not, or no longer: their leaders speak to them."""
+    """Numbers of followers that do not rest, or no longer: their leaders send to them directly."""
 
 
 class Resting(msgspec.Struct, frozen=True):
-    """A follower for which its node's answers speak."""
+    """A resting follower, to which its node's PairAnswers apply."""
 
     number: int
-    """On this session; each is given once."""
+    """The follower's number on this session, never reused."""
     container: ContainerId
     epoch: Epoch
     format: str
     position: Position
-    """It has everything below on its disk, and knows that it is committed."""
+    """The follower has everything below this position on disk, and knows that it is committed."""
 
 
 class PairAnswer(Message, frozen=True):
-    """The followers' node lives, and so does every follower that it told of as resting and not as stirring."""
+    """The answer of the node with the followers to a PairBeat: the node lives, and so do all its resting followers."""
 
     sent_at: float
+    """The `sent_at` of the PairBeat."""
     rests: list[Resting] = []
+    """Followers that rest from now on."""
     stirs: list[int] = []
-    """Numbers of those for which it speaks no more."""
+    """Numbers of followers that no longer rest."""
     count: int = 0
-    """Of those for which it speaks."""
+    """The number of resting followers."""
     digest: int = 0
-    """The same on both sides; see container.pair_roster."""
+    """A checksum of the resting followers, which must be the same on both sides; see container.pair_roster."""
 
 
 class SnapshotPiece(Message, frozen=True):
-    """The next bytes of a snapshot are the payload. Without bytes: the leader lives, and they are on their way."""
+    """The next bytes of a snapshot, in the payload. Without bytes: a heartbeat of the leader before the next bytes."""
 
     last: bool
     crc: int | None = None
-    """Of the last one: CRC-32C of the whole snapshot. None: of an older version."""
+    """In the last piece: CRC-32C of the whole snapshot. None: from an older version."""
 
 
 # --- around calls (peer.client and peer.server put messages in and take them out)
 
 
 class Call(Message, frozen=True):
-    """A Request with a number that its answer bears. Several are under way on one session; answers in any order."""
+    """A Request with a number that its answer repeats. Many can be in progress on a session, answered in any order."""
 
     call: int
     message: msgspec.Raw
-    """Encoded apart, so that a type that is not known here leaves the number readable."""
+    """The request, encoded separately, so that the number can be read even if the type of the request is unknown."""
 
 
 class Answer(Message, frozen=True):
-    """The answer to the Call of that number."""
+    """The answer to the Call with this number."""
 
     call: int
     message: msgspec.Raw
 
 
-AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people one a line
+AnyMessage = Union[  # noqa: UP007  # msgspec evaluates it at run time; one type per line is readable
     Hello,
     Challenge,
     Proof,
@@ -589,5 +604,5 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
 
 
 def refusal(code: Code, reason: str) -> Refused:
-    """A Refused that says `reason`, whatever its length and characters."""
+    """A Refused with `reason`, cut to `_MOST_REASON` characters and made encodable in UTF-8."""
     return Refused(int(code), reason[:_MOST_REASON].encode(errors="replace").decode())

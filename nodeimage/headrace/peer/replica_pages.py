@@ -1,15 +1,16 @@
-"""What a node tells of its replicas when it is probed, a page at a time. Both sides of it; no I/O, no clock.
+"""Reports of a node's replicas in answers to probes, a page at a time: both sides. No I/O.
 
-A node with thousands of replicas is asked once a second by every other node, so only what changed is told, and no
-answer is longer than a page:
+Every other node probes a node with thousands of replicas once a second, so a node reports only changes, and no answer
+is longer than a page:
 
-    counter   of the node's process: each replica that is new, changed or gone takes the next number
-    since     what the asker has: all that has this number or a lower one; 0: nothing
-    begun     the node's counter when the asker's knowledge began: what is gone since then is to be told too
+    counter   of the node's process: each replica that is new, changed or gone gets the next number
+    since     the prober has all changes up to this number; 0: none
+    begun     the node's counter when the prober's knowledge began: replicas gone since then must be reported too
 
-What is told comes in order of its numbers, so an asker that gives the number of the last page gets the next one, and
-whatever changes meanwhile comes behind. A node remembers the last few thousand replicas that are gone; who has not
-asked since one that is forgotten begins anew. Numbers are of one run of a node: another begins at 0.
+Changes are reported in the order of their numbers, so a prober that sends the number of the last page gets the next
+page, and changes made meanwhile follow later. A node remembers the last few thousand replicas that are gone; a prober
+whose knowledge is older than a forgotten one starts again from nothing. Numbers belong to one run of a node: another
+run starts at 0.
 """
 
 import time
@@ -26,22 +27,24 @@ from headrace.peer.reports import ReplicaState
 log = structlog.get_logger()
 
 PAGE_BYTES: Final = 256 * 1024
-"""Of one page; a header has room for 1 MiB (peer.framing)."""
+"""The most bytes of one page; a header has room for 1 MiB (peer.framing)."""
 WHOLE_BYTES: Final = 900 * 1024
-"""Of the answer to an older version, which knows no pages."""
-_SAID_AGAIN_S: Final = 60.0
-"""After which it is logged again that replicas are left out."""
+"""The most bytes of replicas in the answer to an older version, which does not know pages."""
+_LOG_EVERY_S: Final = 60.0
+"""The least seconds between two errors that a teller logs."""
 _GONE_KEPT: Final = 4_096
+"""The number of replicas that are gone which a node remembers."""
 _GONE_BYTES: Final = 10
+"""The most bytes of one entry of `ProbeAnswer.gone`."""
 _STATE_BYTES: Final = 200
-"""Of a replica's state, without what is of any length: names of fields, numbers, flags."""
+"""The most bytes of an encoded ReplicaState without its fields of variable length."""
 
 Change = tuple[ContainerId, ReplicaState | None]
-"""A replica as it is told of now; None: there is none any more."""
+"""A replica and its new state; None: the replica is gone."""
 
 
 class Page(NamedTuple):
-    """As in ProbeAnswer."""
+    """The fields of a ProbeAnswer that report replicas."""
 
     replicas: list[ReplicaState]
     gone: list[ContainerId]
@@ -52,21 +55,22 @@ class Page(NamedTuple):
 
 
 class ReplicaTeller:
-    """One node's replicas, as it tells of them."""
+    """The replicas of this node, as it reports them."""
 
     def __init__(self, *, page_bytes: int = PAGE_BYTES, gone_kept: int = _GONE_KEPT) -> None:
         self.counter = 0
         self._page_bytes = page_bytes
         self._gone_kept = gone_kept
         self._told: dict[ContainerId, tuple[int, ReplicaState]] = {}
-        """In order of their numbers, as are those that are gone."""
+        """Each replica with the number of its last change, in order of the numbers."""
         self._gone: OrderedDict[ContainerId, int] = OrderedDict()
-        self._said_at = float("-inf")
+        """The replicas that are gone and the numbers of their removal, in order of the numbers."""
+        self._logged_at = float("-inf")
         self._forgotten = 0
-        """The number of the newest that is gone and forgotten."""
+        """The number of the newest removal that is forgotten."""
 
     def note(self, container: ContainerId, state: ReplicaState | None) -> None:
-        """A replica is so now; None: there is none. Does nothing where that was told already."""
+        """Records a replica's current state; None: the replica does not exist. Does nothing if that is no change."""
         before = self._told.get(container)
         if state is None:
             if before is None:
@@ -83,15 +87,16 @@ class ReplicaTeller:
             self._told[container] = self.counter, state
 
     def containers(self) -> set[ContainerId]:
-        """Of which something is told."""
+        """The containers whose replicas are reported."""
         return set(self._told)
 
     def all(self) -> list[ReplicaState]:
-        """All replicas, however many."""
+        """The states of all replicas."""
         return [state for _, state in self._told.values()]
 
     def whole(self, most_bytes: int = WHOLE_BYTES) -> tuple[list[ReplicaState], int]:
-        """All replicas for an older version, which knows no pages, and how many had no room: first those led here."""
+        """The replicas to report to an older version, which does not know pages: all, or as many as fit, leaders first;
+        and the number of those that did not fit."""
         states = self.all()
         if sum(map(_bytes_of, states)) <= most_bytes:
             return states, 0
@@ -105,8 +110,8 @@ class ReplicaTeller:
         return kept, len(states) - len(kept)
 
     def answer(self, asked: Probe, alive: ProbeAnswer) -> ProbeAnswer:
-        """What a probe is answered: `alive`, which tells nothing of replicas, with what it asks of them. Whatever is
-        wrong with that, a node that answers lives, and says so.
+        """The answer to a probe: `alive`, which has no replicas, with the replicas that the probe requests. Never
+        raises: on an internal error the answer has no replicas, but shows that the node lives.
         """
         try:
             if asked.since == NO_REPLICAS:
@@ -114,20 +119,20 @@ class ReplicaTeller:
             if asked.since == ALL_AT_ONCE:
                 states, left_out = self.whole()
                 if left_out:
-                    self._say("an older version is not told of all replicas here", left_out=left_out)
+                    self._log_error("an older version is not told of all replicas here", left_out=left_out)
                 return structs.replace(alive, replicas=states)
             return structs.replace(alive, **self.page(asked.since, asked.begun)._asdict())
         except Exception as error:
-            self._say("a probe is answered without what it asks of replicas", reason=repr(error))
+            self._log_error("a probe is answered without what it asks of replicas", reason=repr(error))
             return structs.replace(alive, counter=max(asked.since, ALL_AT_ONCE), begun=asked.begun, more=True)
 
-    def _say(self, text: str, **fields: object) -> None:
-        if time.monotonic() - self._said_at > _SAID_AGAIN_S:
-            self._said_at = time.monotonic()
+    def _log_error(self, text: str, **fields: object) -> None:
+        if time.monotonic() - self._logged_at > _LOG_EVERY_S:
+            self._logged_at = time.monotonic()
             log.error(text, **fields)
 
     def page(self, since: int, begun: int) -> Page:
-        """What is next for an asker that has all up to `since`."""
+        """The next page for a prober that has all changes up to `since`."""
         anew = not (0 < since <= self.counter and self._forgotten <= max(since, begun))
         if anew:
             since, begun = 0, self.counter
@@ -159,18 +164,18 @@ class ReplicaTeller:
 
 
 class News:
-    """What an answer tells of replicas that was not known."""
+    """The changes of replicas that an answer reported."""
 
     __slots__ = ("changes", "urgent")
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.urgent = False
-        """More than positions: something that is to be looked at at once."""
+        """Whether more than positions changed, so that the controller must react at once."""
 
 
 class ToldReplicas:
-    """What another node's run has told of its replicas."""
+    """The replicas that one run of another node has reported."""
 
     __slots__ = ("_stale", "begun", "complete", "replicas", "since")
 
@@ -179,13 +184,13 @@ class ToldReplicas:
         self.since = 0
         self.begun = 0
         self.complete = False
-        """All that it has is known: as it was a moment ago, or is."""
+        """Whether all replicas of the node are known, in their current or a recent state."""
         self._stale: set[ContainerId] = set()
-        """Known of before it began anew, and not told of again yet."""
+        """Replicas known before the node started to report all again, and not reported again yet."""
 
     def take(self, answer: ProbeAnswer, *, asked_since: int) -> tuple[News, bool]:
-        """What an answer tells, and whether that counts: not where another answer to the same question was faster. All
-        is known then unless `answer.more`."""
+        """Applies an answer; returns the changes, and whether the answer was applied: it is ignored if another answer
+        to the same probe was faster. Afterwards all replicas are known unless `answer.more`."""
         news = News()
         whole = answer.counter == ALL_AT_ONCE
         if not whole and asked_since != self.since:
@@ -207,7 +212,7 @@ class ToldReplicas:
 
     def _take(self, state: ReplicaState, news: News) -> None:
         container = state.container
-        self._stale.discard(container)  # which may be one that was told to be gone since it began anew
+        self._stale.discard(container)  # even if it was reported as gone since the node started to report all again
         before = self.replicas.get(container)
         if before == state:
             return
@@ -227,5 +232,5 @@ def _duty(state: ReplicaState) -> object:
 
 
 def _bytes_of(state: ReplicaState) -> int:
-    """No fewer than it takes."""
+    """An upper bound of the encoded size of a state."""
     return _STATE_BYTES + 9 * len(state.in_sync) + len(state.format) + len(state.change)

@@ -1,7 +1,7 @@
-"""What a node reports of itself: its replicas as it sees them, and what it carries.
+"""A node's reports on itself: its replicas as it sees them, and its load.
 
-Parts of the answer to a probe (peer.messages), and of the versions that are promised there: a field is only ever added,
-and with a default. Plain data for those who plan; knows nothing of how it travels.
+Parts of the answer to a probe (peer.messages), to which the rules for versions there apply: fields are only ever added,
+always with a default. Plain data for planning; knows nothing of how the reports are sent.
 """
 
 from typing import Literal
@@ -17,30 +17,30 @@ class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
     container: ContainerId
     role: Literal["primary", "follower", "none"]
     epoch: Epoch
-    """The highest it has seen."""
+    """The highest epoch that the replica has seen."""
     last_epoch: Epoch
-    """Of its log's history: what `end` is to be compared under."""
+    """The last epoch in the history of the replica's log. Positions `end` are comparable only within the same one."""
     end: Position
     committed: Position
     stalled: bool = False
-    """A leader that cannot commit, as it would go below the minimum in sync."""
+    """Whether this is a leader that cannot commit, as the in-sync set would fall below the minimum."""
     in_sync: list[NodeId] = []
     format: str = ""
-    """Of the replica's folder (invariant 5)."""
+    """The uuid of the replica's folder (invariant 5)."""
     damaged: bool = False
-    """What it holds cannot all be read: another is to lead."""
+    """Whether some of the replica's data cannot be read, so that another replica should lead."""
     stuck: bool = False
-    """Its disk hangs: what is to be written has not got on for some seconds. It concerns the whole node."""
+    """Whether the disk hangs: writes have made no progress for some seconds. This concerns the whole node."""
     cramped: bool = False
-    """A leader whose disk is full so that not even seals have room: its partitions cannot go on elsewhere."""
+    """Whether this is a leader whose disk is too full even for seals, so that its partitions cannot be rolled."""
     change: str = ""
-    """The id of the newest change of its record that it knows (store.lineage)."""
+    """The id of the newest change of the container's record that the replica knows (store.lineage)."""
     recovered: int = 0
-    """As in that record."""
+    """The value of `recovered` in that record."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node carries, and how it fares; rates are over the last seconds."""
+    """The load and state of a node; rates are averages over the last seconds."""
 
     bytes_in_per_s: float = 0.0
     bytes_out_per_s: float = 0.0
@@ -49,6 +49,7 @@ class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     disk_total: int = 0
     led_containers: int = 0
     catalog_damage: str = ""
-    """Why its tables of the catalog are damaged; "": they are not, or it does not tell."""
+    """The reason why the node's catalog tables are damaged; "": they are not, or the node does not report it."""
     applied: Position = Position(-1)
-    """Below which everything of the catalog's log is in force on the node. -1: it does not tell, or reads its rules."""
+    """The position below which the whole catalog log is in force on the node. -1: not reported, or the node is still
+    reading its rules."""

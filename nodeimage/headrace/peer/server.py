@@ -1,15 +1,15 @@
-"""The listening side: sessions from other nodes, their calls answered, their streams handed over.
+"""The listening side: accepts sessions from other nodes, answers their calls, and hands over their streams.
 
-A session is one or the other. A Call starts its handler at once, as a task that the server owns: calls of one session
-start in the order in which they came, and end in any. A message of a type in `streams` hands the session over for
-good: the stream's function hands it to a listener of its own, or closes it.
+A session has either calls or one stream. A Call starts its handler at once, as a task that the server owns: the calls
+of one session start in the order of their arrival, and may end in any order. A message of a type in `streams` hands the
+session over permanently: the function of the stream passes it to a listener of its own, or closes it.
 
-A handler goes on to its end though its caller has given up or gone: it may be half-way through something that is
-better done than left. `close` waits for all of them, and cancels those that take longer than its grace.
+A handler runs to its end even if its caller has given up or gone, since it may be in the middle of something that is
+better completed. `close` waits for all handlers, and cancels those that take longer than its grace period.
 
-Back-pressure: a session that has 256 calls under way, or does not read its answers, is not read from. With 4,096
-under way on all sessions together, more are refused. Urgent ones are answered nevertheless: they have a session of
-their own, with few under way.
+Back-pressure: a session with 256 calls in progress, or one that does not read its answers, is not read from. When 4,096
+calls are in progress on all sessions together, further ones are refused. Urgent calls are answered nevertheless: they
+have a session of their own, with few calls in progress.
 """
 
 import asyncio
@@ -38,23 +38,24 @@ from headrace.security.peer_tls import PeerTls, PeerTlsMode
 log = structlog.get_logger()
 
 MAX_UNDER_WAY: Final = 256
-"""Calls of one session."""
+"""The most calls in progress on one session."""
 MAX_ALL_UNDER_WAY: Final = 4_096
+"""The most calls in progress on all sessions together."""
 CLOSE_GRACE_S: Final = 5.0
 MOST_UNPROVEN: Final = 4_096
-"""Sessions at a time that have not proven whose they are; the one that came first makes way."""
+"""The most sessions at a time whose handshake is not done; the oldest of them makes way for a newcomer."""
 PLAIN_NODE: Final = "the other node speaks no TLS: start it with --peer-tls"
 
 Reply = Message | tuple[Message, Sequence[Buffer]]
-"""What a handler gives: the answer, or the answer and its payload."""
+"""The result of a handler: the answer, or the answer and its payload."""
 Handler = Callable[[Any, memoryview, Session], Awaitable[Reply]]
-"""Takes a request of its type, the payload, and the session. A HeadraceError travels to the caller as it is."""
+"""Takes a request of its type, the payload, and the session. A HeadraceError is sent to the caller with its code."""
 StreamHandler = Callable[[Any, Session], None]
 """Takes the first message of a stream, and the session."""
 
 
 def session_admission(plan: DescriptorPlan, *, time: Callable[[], float]) -> Admission:
-    """Which sessions come in. They have a share of their own, and half of the reserve before they are refused."""
+    """The admission of sessions. They may use their own share of descriptors, and half of the reserve."""
     return Admission(
         kind="nodes",
         most=plan.peers,
@@ -66,9 +67,10 @@ def session_admission(plan: DescriptorPlan, *, time: Callable[[], float]) -> Adm
 
 
 class PeerServer:
-    """Answers other nodes on `listening`, a bound socket that is the server's from now on.
+    """Serves other nodes on `listening`, a bound socket that the server owns from now on.
 
-    `run` is this start of the process; `secret` is the cluster's. The mappings are looked up at each message.
+    `run` identifies this start of the process; `secret` is the cluster's secret. `handlers` and `streams` are looked up
+    for each message, so they may change.
     """
 
     def __init__(
@@ -85,13 +87,13 @@ class PeerServer:
         tls: PeerTls | None = None,
         clock: Timers | None = None,
     ) -> None:
-        """`admission`: which sessions it may have; None: as many as this process has descriptors for. `tls`: None: it
-        speaks none. `clock`: what limits go by; None: the loop's."""
+        """`admission`: the admission of sessions; None: limited by the process's descriptors. `tls`: None: no TLS.
+        `clock`: the clock for time limits; None: the loop's."""
         self._clock: Timers = asyncio.get_running_loop() if clock is None else clock
         self._listening = listening
         self._needs_tls = tls is not None and tls.mode is PeerTlsMode.REQUIRE
         self.handshakes = None if tls is None else _handshakes(tls, self._clock)
-        """What leads sessions through TLS; None: nothing does."""
+        """The TLS handshakes of sessions; None: no TLS."""
         self._identity = Identity(cluster_id, secret, node, run)
         self._handlers = handlers
         self._streams = {} if streams is None else streams
@@ -105,17 +107,17 @@ class PeerServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The (host, port) on which the server listens."""
         host, port = self._listening.getsockname()[:2]
         return host, port
 
     async def start(self) -> None:
-        """Listen."""
+        """Starts to listen and accept."""
         self._acceptor = Acceptor(self._listening, self._session, self._admission, self.handshakes)
         self._acceptor.start()
 
     async def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
-        """End all sessions and wait for all handlers; those that take longer than `grace_s` are cancelled."""
+        """Ends all sessions and waits for all handlers; cancels those that take longer than `grace_s` seconds."""
         self._closing = True
         if self._acceptor is None:
             self._listening.close()
@@ -135,7 +137,7 @@ class PeerServer:
             await asyncio.gather(*(session.closed for session in self._sessions))
 
     def use_secrets(self, secret: str, former: str) -> None:
-        """What sessions are proven by that come from now on."""
+        """Sets the cluster's secrets for sessions accepted from now on."""
         self._identity = replace(self._identity, secret=secret, former_secret=former)
 
     def _session(self, place: Place) -> Session:
@@ -158,10 +160,10 @@ class PeerServer:
         session.hand_to(_Calls(self, session))
 
     def take(self, call: Call, payload: memoryview, calls: "_Calls") -> None:
-        """Start to answer a call."""
+        """Starts to answer a call."""
         session = calls.session
         try:
-            message = decode_message(call.message)  # at once: it lies in memory that is read into again
+            message = decode_message(call.message)  # now: the buffer that holds it will be overwritten
         except MalformedRequest as error:
             log.warning("call refused", peer=session.peer, node=session.node, reason=str(error))
             _answer(session, call.call, refusal(Code.UNSUPPORTED_VERSION, str(error)))
@@ -184,7 +186,7 @@ class PeerServer:
             calls.began(task)
 
     def hand_over(self, message: Message, session: Session) -> None:
-        """Start a stream. Raises MalformedRequest for a message that starts none."""
+        """Starts a stream. Raises MalformedRequest for a message that starts none."""
         stream = self._streams.get(type(message))
         if stream is None:
             raise MalformedRequest(f"{type(message).__name__} is neither a call nor the beginning of a stream")
@@ -207,7 +209,7 @@ class PeerServer:
         try:
             await session.drained()
         except PeerUnreachable:
-            pass  # nobody hears the answer
+            pass  # nothing receives the answer any longer
 
 
 class _Calls:
@@ -219,7 +221,7 @@ class _Calls:
         self._under_way = 0
 
     def message_received(self, message: Message, payload: memoryview) -> None:
-        """See SessionListener. A message of a session that is not a stream yet."""
+        """See SessionListener. Handles a message on a session that is not a stream."""
         if isinstance(message, Call):
             self._server.take(message, payload, self)
             if self._is_full:
@@ -230,10 +232,10 @@ class _Calls:
             self._server.hand_over(message, self.session)
 
     def session_closed(self) -> None:
-        """See SessionListener. What is under way goes on to its end."""
+        """See SessionListener. Calls in progress run to their end."""
 
     def began(self, task: "asyncio.Task[None]") -> None:
-        """One more is under way, until `task` is done."""
+        """Counts a call that is in progress until `task` is done."""
         self._under_way += 1
         task.add_done_callback(self._ended)
 

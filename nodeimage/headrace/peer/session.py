@@ -1,22 +1,23 @@
-"""One connection between two nodes, either side of it: handshake, then messages both ways.
+"""One side of a connection between two nodes: handshake, then messages in both directions.
 
-Everything happens on the loop's thread. Messages go to one listener at a time, to which the session was handed last;
-a fault in one of its methods ends this session alone, and is logged.
+Everything happens on the loop's thread. Messages are delivered to one listener at a time, to which the session was
+handed last; an exception in one of its methods ends only this session, and is logged.
 
 Order: messages arrive in the order in which they were sent. `session_closed` is called once, after the last message,
-and never from within `send` or `close`; of a session that is gone when it is handed over, on the loop's next turn.
+and never from within `send` or `close`; if the session has ended before it is handed over, on the loop's next turn.
 
-Back-pressure, both ways: `send` never waits, so who sends much looks at `pending_bytes` or awaits `drained()`; between
-`pause()` and `resume()` no message is delivered and the socket is not read, so that TCP pushes back.
+Back-pressure, in both directions: `send` never waits, so a sender of much data checks `pending_bytes` or awaits
+`drained()`; between `pause()` and `resume()` no message is delivered and the socket is not read, so that TCP pushes
+back.
 
-Memory: a payload is the receiver's, for as long as it likes. Buffers that were sent must not change until
+Memory: the receiver may keep a payload as long as it likes. Buffers that were sent must not change until
 `pending_bytes` is 0.
 
-TLS: where the connection has it, the proofs are bound to it, and what is sent is encrypted step by step
-(base.paced_transport), so that a long transfer holds up nobody.
+TLS: if the connection uses TLS, the proofs are bound to it, and data is encrypted step by step (base.paced_transport),
+so that a long transfer blocks nothing else.
 
-The other side's faults (junk, a frame too long or cut short, a message that does not decode, a slow handshake) end
-the session with one line in the log that names the peer.
+Faults of the other side (junk, a frame that is too long or cut short, a message that cannot be decoded, a slow
+handshake) end the session with one log line that names the peer.
 """
 
 import asyncio
@@ -40,16 +41,16 @@ from headrace.security.peer_tls import NotBound, channel_binding, reason_of
 log = structlog.get_logger()
 
 MAX_PENDING: Final = 1 << 20
-"""Unsent bytes above which `drained` waits, until a quarter is left."""
+"""The number of unsent bytes above which `drained` waits until only a quarter of it is left."""
 LINGER_S: Final = 1.0
-"""For what is unsent when a session is closed; then it is dropped."""
+"""Seconds after which the unsent bytes of a closed session are dropped."""
 
 
 class PeerUnreachable(HeadraceError):
-    """The other node did not answer; whether it got the message is not known, except where nobody was there to.
+    """The other node did not answer. It is unknown whether it received the message, unless no process was there.
 
-    `refused`: its host said that nobody is there (connection refused or reset). `timed_out`: nothing was said in time.
-    Neither: the connection was closed, or the handshake failed.
+    `refused`: the host reported that no process is there (connection refused or reset). `timed_out`: there was no
+    answer in time. Neither: the connection was closed, or the handshake failed.
     """
 
     def __init__(self, reason: str, *, refused: bool = False, timed_out: bool = False) -> None:
@@ -59,17 +60,17 @@ class PeerUnreachable(HeadraceError):
 
 
 class SessionListener(Protocol):
-    """Takes what comes on a session."""
+    """Receives the messages of a session."""
 
     def message_received(self, message: Message, payload: memoryview, /) -> None:
-        """A message came. Raises MalformedRequest for one that must not come now: the session ends."""
+        """Handles a message. Raises MalformedRequest for one that is not allowed now, which ends the session."""
 
     def session_closed(self) -> None:
-        """The connection is gone."""
+        """Reports that the connection is gone."""
 
 
 class Session(asyncio.BufferedProtocol):
-    """A connection with another node. Made by PeerServer and PeerClient."""
+    """A connection with another node. Created by PeerServer and PeerClient."""
 
     def __init__(
         self,
@@ -81,9 +82,9 @@ class Session(asyncio.BufferedProtocol):
         needs_tls: bool = False,
         clock: Timers | None = None,
     ) -> None:
-        """`among`: its owner's sessions, where it is while it is connected. `ready`: the handshake is over. `place`:
-        among the sessions that came here. `needs_tls`: a connection without it ends at once. `clock`: what limits go
-        by; None: the loop's."""
+        """`among`: the owner's set of sessions, which includes this one while it is connected. `ready`: called when the
+        handshake is done. `place`: the place of an accepted connection. `needs_tls`: end a connection without TLS at
+        once. `clock`: the clock for time limits; None: the loop's."""
         self._loop = asyncio.get_running_loop()
         self._clock: Timers = self._loop if clock is None else clock
         self._handshake: Handshake | None = handshake
@@ -95,66 +96,67 @@ class Session(asyncio.BufferedProtocol):
         self._needs_tls = needs_tls
         self._transport: asyncio.Transport | None = None
         self._paced: PacedTransport | None = None
-        """The transport, of a connection with TLS."""
+        """The transport, if the connection uses TLS."""
         self._frames = FrameReader(MAX_HANDSHAKE_FRAME)
         self._timer: Timer | None = None
         self._met: Met | None = None
         self._paused = False
         self._delivering = False
         self._room: asyncio.Future[None] | None = None
-        """Resolved when what is unsent has become little; None while it is."""
+        """Resolved when few bytes are unsent again; None while few are."""
         self._closed: asyncio.Future[str] = self._loop.create_future()
         self._ending = False
         self._reset = False
         self.reason = ""
-        """Why it ended, in one line."""
+        """The reason why the session ended, in one line."""
         self.peer = "?"
         """The other side's address, for the log."""
         self.is_to_itself = False
-        """Connected to its own port: the kernel may choose the very port that nobody listens on as ours."""
+        """Whether the connection is to itself: if nothing listens on the other side's port, the kernel may choose that
+        very port as the local one."""
         self.heard_at = 0.0
-        """Loop time at which the last bytes came."""
+        """The loop time at which the last bytes arrived."""
         self._listener: SessionListener = _NOBODY
 
     # --- for its owner
 
     @property
     def node(self) -> NodeId:
-        """The other side's id, proven."""
+        """The proven node id of the other side."""
         return self.met.node
 
     @property
     def met(self) -> Met:
-        """The other side: node, run, version."""
+        """The other side's node and run, and the version. Only after the handshake."""
         assert self._met is not None, "the handshake is not over"
         return self._met
 
     @property
     def is_closed(self) -> bool:
-        """It has ended, or is about to: nothing is sent or delivered any more."""
+        """Whether the session has ended or is ending: nothing is sent or delivered any longer."""
         return self._ending
 
     @property
     def closed(self) -> asyncio.Future[str]:
-        """Resolved with `reason` when the connection is gone. Cancelling it does no harm."""
+        """Resolved with `reason` when the connection is gone. May be cancelled."""
         return asyncio.shield(self._closed)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes given to `send` that the system has not taken yet."""
+        """Bytes passed to `send` that the operating system has not accepted yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def hand_to(self, listener: SessionListener) -> None:
-        """Give this listener, and no other, what comes from now on. One that has none takes no message."""
+        """Delivers all messages from now on to this listener only. Without a listener, a message ends the session."""
         if self._closed.done():
             self._loop.call_soon(listener.session_closed)
         else:
             self._listener = listener
 
     def send(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
-        """Send a message with a payload made of `buffers`. Does not wait; on a session that has ended, does nothing.
+        """Sends a message with `buffers` as payload. Does not wait; does nothing if the session has ended.
 
-        Raises KafkaError MESSAGE_TOO_LARGE; nothing is sent then.
+        Raises KafkaError MESSAGE_TOO_LARGE, and sends nothing then.
         """
         if self._ending or self._transport is None:
             return
@@ -165,49 +167,49 @@ class Session(asyncio.BufferedProtocol):
             self._transport.writelines(pieces)
 
     async def drained(self) -> None:
-        """Wait until little is unsent. Raises PeerUnreachable when the session has ended."""
+        """Waits until few bytes are unsent. Raises PeerUnreachable if the session has ended."""
         while self._room is not None and not self._ending:
             await asyncio.shield(self._room)
         if self._ending:
             raise self.unreachable()
 
     def pause(self) -> None:
-        """Deliver no message and read no bytes until `resume`."""
+        """Stops delivering messages and reading bytes until `resume`."""
         self._paused = True
         if self._transport is not None and not self._ending:
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Deliver and read again, from the next turn of the loop on."""
+        """Resumes delivering and reading, from the next turn of the loop on."""
         if self._paused:
             self._paused = False
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._resume_reading)
 
     def shrink(self) -> None:
-        """Take little memory, until much comes again."""
+        """Shrinks the read buffer to its first size, until much data arrives again."""
         self._frames.shrink()
 
     def close(self, reason: str = "closed on this side") -> None:
-        """End the session once what was sent has left, within 1 s. Nothing is delivered any more."""
+        """Ends the session when all sent bytes have left, within `LINGER_S`. Nothing is delivered any longer."""
         if not self._end(reason) or self._transport is None:
             return
         self._start_timer(LINGER_S, self._transport.abort)
         self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """End the session at once; what is unsent is dropped."""
+        """Ends the session at once; unsent bytes are dropped."""
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
 
     def unreachable(self) -> PeerUnreachable:
-        """The error of whoever waits for something from a session that has ended."""
+        """The error to raise for anything that waits for this ended session."""
         return PeerUnreachable(f"{self.peer}: {self.reason}", refused=self._reset)
 
     # --- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected; the handshake begins."""
+        """See BaseProtocol. Starts the handshake."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class, of the same shape
         self._among.add(self)
         own, peer = endpoints(transport)
@@ -230,17 +232,17 @@ class Session(asyncio.BufferedProtocol):
             self.send(first)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes from the socket go."""
+        """See BufferedProtocol."""
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` came."""
+        """See BufferedProtocol. Delivers the messages that are complete."""
         self.heard_at = self._loop.time()
         self._frames.came(nbytes)
         self._deliver()
 
     def eof_received(self) -> bool:
-        """The other side sends no more, so there is nothing more to talk about."""
+        """See BufferedProtocol. Ends the session, as the other side sends nothing more."""
         if self._frames.is_within and not self._ending:
             self._fail("closed by the other side within a frame")
         else:
@@ -248,30 +250,30 @@ class Session(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        """Much is unsent."""
+        """See BaseProtocol. Makes `drained` wait, as many bytes are unsent."""
         if self._paced is not None:
             self._paced.pause()
         self._hold()
 
     def resume_writing(self) -> None:
-        """Little is unsent."""
+        """See BaseProtocol. Releases `drained`, as few bytes are unsent."""
         if self._paced is None or not self._paced.resume():
-            self._let_go_on()
+            self._release()
 
     def _hold(self) -> None:
         if self._room is None:
             self._room = self._loop.create_future()
 
-    def _let_go_on(self) -> None:
+    def _release(self) -> None:
         room, self._room = self._room, None
         if room is not None and not room.done():
             room.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone. To be told twice does no harm."""
+        """See BaseProtocol. Idempotent."""
         if self._closed.done():
             return
-        # Before the handshake is over, a reset of TLS may be the answer to this node's certificate: somebody is there.
+        # Before the handshake is done, a reset with TLS may be the response to this node's certificate: a peer exists.
         if not self._ending and isinstance(exc, ConnectionResetError | BrokenPipeError):
             self._reset = self._paced is None or self._met is not None
         told = reason_of(exc) if isinstance(exc, ssl.SSLError) and self._met is None else ""
@@ -284,7 +286,7 @@ class Session(asyncio.BufferedProtocol):
         self._among.discard(self)
         if self._place is not None:
             self._place.leave()
-        self._let_go_on()
+        self._release()
         self._closed.set_result(self.reason)
         listener, self._listener = self._listener, _NOBODY
         try:
@@ -295,17 +297,17 @@ class Session(asyncio.BufferedProtocol):
     # --- inside
 
     def _channel(self, transport: asyncio.BaseTransport) -> bytes:
-        """What the proofs are bound to; b"": there is no TLS. Raises NotBound where there has to be."""
+        """The TLS channel binding for the proofs; b"" without TLS. Raises NotBound if TLS is needed but missing."""
         connection = transport.get_extra_info("ssl_object")
         if connection is None and not self._needs_tls:
             return b""
         channel = channel_binding(connection)
         assert self._transport is not None
-        self._transport = self._paced = PacedTransport(self._transport, hold=self._hold, drained=self._let_go_on)
+        self._transport = self._paced = PacedTransport(self._transport, hold=self._hold, drained=self._release)
         return channel
 
     def _end(self, reason: str) -> bool:
-        """From now on nothing is sent or delivered; False where that is so already."""
+        """Stops sending and delivering; returns False if the session was ending already."""
         if self._ending:
             return False
         self._ending = True
@@ -327,7 +329,7 @@ class Session(asyncio.BufferedProtocol):
             log.warning("peer session ended", peer=self.peer, node=self._met and self._met.node, reason=reason)
         self.abort(reason)
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         self._deliver()
         if not self._paused and not self._ending and self._transport is not None:
             self._transport.resume_reading()
@@ -345,7 +347,7 @@ class Session(asyncio.BufferedProtocol):
                 if self._handshake is None:
                     self._listener.message_received(message, frame[1])
                 else:
-                    self._greet(self._handshake, message)
+                    self._continue_handshake(self._handshake, message)
         except HandshakeFailed as error:
             self._refuse(error)
         except MalformedRequest as error:
@@ -356,7 +358,7 @@ class Session(asyncio.BufferedProtocol):
         finally:
             self._delivering = False
 
-    def _greet(self, handshake: Handshake, message: Message) -> None:
+    def _continue_handshake(self, handshake: Handshake, message: Message) -> None:
         answer = handshake.receive(message)
         if answer is not None:
             self.send(answer)
@@ -376,7 +378,7 @@ class Session(asyncio.BufferedProtocol):
 
 
 class _Nobody:
-    """The listener of a session that has none yet, or is gone."""
+    """The listener of a session that has no other yet, or is gone. Refuses all messages."""
 
     def message_received(self, message: Message, _payload: memoryview) -> None:
         raise MalformedRequest(f"{type(message).__name__}, which nobody here waits for")

@@ -1,4 +1,4 @@
-"""Accepting on real sockets, with and without descriptors."""
+"""Accepting on real sockets, with and without descriptors left."""
 
 import asyncio
 import resource
@@ -64,7 +64,7 @@ async def port() -> AsyncIterator[tuple[int, Admission]]:
 
 
 async def connections(admission: Admission, count: int) -> None:
-    """Return when there are so many."""
+    """Returns when there are `count` connections."""
     async with asyncio.timeout(10):
         while len(admission) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -115,7 +115,7 @@ async def test_without_descriptors_it_waits_and_does_not_spin(
     assert used < 0.25
     assert [each["event"] for each in logs] == ["connections wait to be accepted"]
     loop = asyncio.get_running_loop()
-    for each in clients:  # the kernel kept them
+    for each in clients:  # the kernel kept the connections in its queue
         await loop.sock_sendall(each, b"y")
         assert await asyncio.wait_for(loop.sock_recv(each, 1), 10) == b"y"
         each.close()

@@ -1,4 +1,4 @@
-"""Who gets a place among the connections, and who makes way; and that a plan leaves descriptors for files."""
+"""Which connections are admitted, and which make way; and that a plan leaves descriptors for files."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from headrace.base.descriptor_plan import descriptor_plan
 
 
 class Port:
-    """Connections that end as soon as they are told to."""
+    """Connections that end as soon as they are dropped."""
 
     def __init__(
         self, *, most: int = 4, most_of_address: int = 3, descriptors: int = 1000, most_new: int | None = None
@@ -111,7 +111,7 @@ def test_the_last_descriptors_are_for_files() -> None:
     port = Port(descriptors=50)
     port.known("a")
     assert port.come("b", descriptor=49) is not None
-    assert port.come("c", name="c", descriptor=50) is not None  # in place of b
+    assert port.come("c", name="c", descriptor=50) is not None  # it replaces b
     assert len(port.admission) == 2
     port.admission.drop_silent(-1)
     assert port.come("d", descriptor=51) is None

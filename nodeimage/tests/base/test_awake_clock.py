@@ -1,4 +1,4 @@
-"""A clock that stands while the process does, on a loop that is moved by hand, and on real ones that are held up."""
+"""A clock that stops with the process, on a loop that is advanced by hand, and on real loops that are blocked."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ STOOD_S = 13.9
 
 
 class Loop:
-    """Its clock and timers. `stand_still`: time passes, and nothing rings."""
+    """The clock and timers of a loop. `stand_still`: time passes without callbacks."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -39,7 +39,7 @@ class Loop:
         return self.soon[-1]
 
     def turn(self) -> None:
-        """One turn: what is due, and what was to be called soon."""
+        """Runs one turn: timers that are due, and callbacks of `call_soon`."""
         due = sorted((each for each in self.timers if each.when <= self.now), key=lambda each: each.when)
         soon, self.soon = self.soon, []
         for each in (*due, *soon):
@@ -48,7 +48,7 @@ class Loop:
                 each.callback()
 
     def run(self, seconds: float) -> None:
-        """Time passes, a little at a time."""
+        """Advances the time in small steps."""
         end = self.now + seconds
         while self.now < end - 1e-9:
             self.now = min(self.now + 0.05, end)
@@ -71,7 +71,7 @@ class Handle:
 
 
 def hold_up(seconds: float) -> None:
-    """The fault: nothing of this process runs."""
+    """Blocks the process, as if it were stopped."""
     time.sleep(seconds)
 
 
@@ -191,7 +191,7 @@ def test_what_came_while_a_loop_was_held_up_is_read_before_a_timer_rings(
 
             clock.call_later(0.05, rang)
             others.send(b"in time")
-            hold_up(0.2)  # less than what counts as standing still
+            hold_up(0.2)  # less than the lateness that counts
             await asyncio.wait_for(done, 30)
             loop.remove_reader(mine)
         clock.close()

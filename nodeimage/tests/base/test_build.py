@@ -1,4 +1,4 @@
-"""A node says how it runs."""
+"""A node reports whether it is compiled."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from headrace.base.build import build
 
 
 def asked(**environment: str) -> str:
-    """What another process says."""
+    """The build that another process reports."""
     command = [sys.executable, "-c", "from headrace.base.build import build; print(build())"]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Child processes: how they end, what is kept of what they write, and that none is left, whoever gives up when."""
+"""Child processes: how they end, which output is kept, and that none is left after a cancellation at any time."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ SLEEPS = [sys.executable, "-c", "import time; time.sleep(1000)"]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list["subprocess.Popen[bytes]"]:
-    """The processes that were started."""
+    """The processes that a test has started."""
     found: list[subprocess.Popen[bytes]] = []
     begin = subprocess.Popen
 
@@ -36,7 +36,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list["subprocess.Popen[bytes]"]:
 
 @pytest.fixture
 def may_begin(started: list[Any], monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set: processes may start; until then they wait for it."""
+    """An event for which processes wait before they start."""
     begin, allowed = subprocess.Popen, threading.Event()
 
     def late(*arguments: Any, **more: Any) -> "subprocess.Popen[bytes]":
@@ -54,7 +54,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def is_gone(process: "subprocess.Popen[bytes]") -> bool:
-    """It has ended, and no zombie is left of it."""
+    """Whether a process has ended and left no zombie."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)
         return False
@@ -194,7 +194,7 @@ async def test_a_child_for_which_no_thread_is_left_is_put_off(monkeypatch: pytes
 
 
 async def test_the_thread_that_started_a_child_stays_as_long_as_the_child() -> None:
-    """The kernel ends a child that asked to be ended with its parent when the thread that started it ends."""
+    """For a child that asked to be killed with its parent, the end of the thread that started it counts."""
     ends_with_parent = f"from headrace.log.parent_death import end_with_parent; end_with_parent({os.getpid()})"
     goes_on = "import time; time.sleep(0.3); print('to its end')"
     child = ChildProcess([sys.executable, "-c", f"{ends_with_parent}; {goes_on}"], output_limit=100)
@@ -202,7 +202,7 @@ async def test_the_thread_that_started_a_child_stays_as_long_as_the_child() -> N
 
 
 def test_the_loop_goes_on_while_a_child_starts_though_much_memory_is_mapped() -> None:
-    """A fork copies the page tables of all that is mapped, which costs this process some 8 ms here."""
+    """A fork copies the page tables of all mapped memory, which takes some 8 ms in this test."""
     measured = r"""
 import asyncio, mmap, sys, time
 from headrace.base.child_processes import ChildProcess

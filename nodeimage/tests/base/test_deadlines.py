@@ -19,7 +19,7 @@ async def test_deadlines_run_in_the_order_of_their_times() -> None:
 
 
 def test_a_deadline_is_never_early_on_a_clock_of_whole_milliseconds() -> None:
-    """The loop is busy here: one that sleeps wakes late, and hides it."""
+    """The loop is kept busy, since a loop that sleeps wakes late, which hides the fault."""
 
     async def waited() -> list[float]:
         deadlines, times = Deadlines(asyncio.get_running_loop()), []

@@ -1,4 +1,4 @@
-"""What a node's file descriptors are for."""
+"""The plan of a node's file descriptors."""
 
 import resource
 

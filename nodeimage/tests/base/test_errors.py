@@ -1,4 +1,4 @@
-"""Errors and the codes that clients get for them."""
+"""Errors and the codes that are sent to clients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ids of partitionlets, and homes that never meet."""
+"""Ids of partitionlets, and homes that are always distinct."""
 
 import pytest
 from hypothesis import given

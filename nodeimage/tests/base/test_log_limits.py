@@ -1,4 +1,4 @@
-"""Bounds on the log: by cause, by event, in memory, and what is told of lines that were left out."""
+"""Limits of the log: by cause, by event, in memory, and the counts of suppressed lines."""
 
 import itertools
 import threading
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Log:
-    """What gets through a limiter."""
+    """The lines that pass a limiter."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -69,7 +69,7 @@ def test_one_client_has_a_burst_and_then_a_line_in_some_seconds_with_the_count(l
     assert CAUSE_BURST < len(log.lines) <= most
     left_out = sum(line.get("suppressed", 0) for line in log.lines)
     log.limits.tell(ends=True)
-    assert left_out + log.lines[-1]["suppressed"] + len(log.lines) - 1 == 118_000  # none is lost from the counts
+    assert left_out + log.lines[-1]["suppressed"] + len(log.lines) - 1 == 118_000  # no line is missing from the counts
 
 
 def test_one_clients_flood_takes_nobody_elses_lines_and_no_other_events(log: Log) -> None:
@@ -140,7 +140,7 @@ def test_the_end_of_a_flood_is_told_once_by_cause_after_a_quiet_time(log: Log) -
     for _ in range(1_000):
         log.write("connection closed", peer="10.0.0.9:1")
     log.limits.tell()
-    assert len(log.lines) == CAUSE_BURST  # it may go on
+    assert len(log.lines) == CAUSE_BURST  # the flood may continue
     log.clock.now += log_limits.QUIET_S
     log.limits.tell()
     log.limits.tell()

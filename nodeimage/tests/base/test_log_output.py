@@ -1,4 +1,4 @@
-"""The log of a process: its form and bounds, and what it does when its surroundings fail it."""
+"""The log of a process: its form and limits, and its behaviour when the disk fails."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""How late the loop is, and how much of that the process is to blame for."""
+"""The lag of the loop, and the part of it that the process itself causes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from headrace.base.loop_lag import EVERY_S, LoopLag
 
 
 class Ticks:
-    """A loop whose timer comes as late as it is told, on clocks of its own."""
+    """A loop with simulated clocks whose timer is late by a given time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.used = 1000.0

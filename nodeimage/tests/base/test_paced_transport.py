@@ -1,4 +1,4 @@
-"""Large answers go out step by step, whole, in order, and as fast as the transport below takes them."""
+"""Large responses are sent step by step, complete, in order, and as fast as the transport below accepts them."""
 
 import asyncio
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from headrace.base.paced_transport import STEP, Buffer, PacedTransport
 
 
 class Below(asyncio.Transport):
-    """Takes note of what it is given."""
+    """A transport that records what it is given."""
 
     def __init__(self) -> None:
         super().__init__()

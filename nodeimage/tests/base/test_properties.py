@@ -1,4 +1,4 @@
-"""Properties as the files of Kafka's clients have them."""
+"""Java properties, as in the files of Kafka's clients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The sources of a module are found where its machine code lies beside them."""
+"""The source of a module is found although its machine code lies beside it."""
 
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -10,7 +10,7 @@ from headrace.base.pure import Sources
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """With one module that is compiled, and a package."""
+    """A folder with one compiled module and a package."""
     for name in ("hot.py", f"hot{EXTENSION_SUFFIXES[0]}", "inner/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

@@ -1,4 +1,4 @@
-"""Background tasks: cancelled and waited for at the end, and their faults told, but for those that clients hear of."""
+"""Background tasks: cancelled and awaited at the end; their exceptions are logged, except errors for clients."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from headrace.base.runtime import Runtime
 
 
 class Wall:
-    """A clock that stands."""
+    """A clock that never advances."""
 
     def now(self) -> int:
         return 1_700_000_000_000

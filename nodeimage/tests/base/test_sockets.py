@@ -1,4 +1,4 @@
-"""What is asked of sockets, also of those that were reset."""
+"""Settings and addresses of sockets, also of those that were reset."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ def test_a_silent_connection_is_asked_as_often_as_it_was_told() -> None:
 
 
 class Transport(asyncio.BaseTransport):
-    """One that answers, or was reset."""
+    """A transport that returns addresses, or raises the error of a reset."""
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()

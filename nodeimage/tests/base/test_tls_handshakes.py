@@ -1,4 +1,4 @@
-"""Handshakes on real sockets: who gets one, who has to wait, and what is said of those that fail."""
+"""Handshakes on real sockets: which begin, which wait, and how failures are reported."""
 
 import asyncio
 import socket
@@ -61,7 +61,7 @@ async def port(certificates: Certificates) -> AsyncIterator[Port]:
     yield Port(number, admission, handshakes, context)
     acceptor.close()
     async with asyncio.timeout(10 * PATIENCE):
-        while len(admission):  # noqa: ASYNC110  # what was opened is gone
+        while len(admission):  # noqa: ASYNC110  # until all connections are gone
             await asyncio.sleep(0.001)
     await acceptor.wait_closed()
 
@@ -71,7 +71,7 @@ def trusting(certificates: Certificates, ca: str = "ca.pem") -> ssl.SSLContext:
 
 
 async def echoed(port: Port, context: ssl.SSLContext, text: bytes = b"x") -> bytes:
-    """What comes back of `text` over TLS. Raises what the client meets."""
+    """The echo of `text` over TLS. Raises the client's errors."""
     async with asyncio.timeout(20 * PATIENCE):
         reader, writer = await asyncio.open_connection(HOST, port.number, ssl=context, server_hostname="localhost")
         try:
@@ -159,7 +159,7 @@ def _ends(sock: socket.socket) -> bool:
 
 
 def _connect(number: int, context: ssl.SSLContext) -> None:
-    """A client that says what it refuses, as asyncio's do not."""
+    """A client that sends alerts about what it refuses, unlike asyncio's."""
     with socket.create_connection((HOST, number), 10) as plain, context.wrap_socket(plain, server_hostname="localhost"):
         pass
 
@@ -183,7 +183,7 @@ async def test_what_fails_is_logged_once_for_each_cause_and_counted(
     loop = asyncio.get_running_loop()
     with capture_logs() as logs:
         for _ in range(3):
-            with pytest.raises(OSError, match=r"(?i)certificate.required"):  # it is told why
+            with pytest.raises(OSError, match=r"(?i)certificate.required"):  # the client receives the reason
                 await echoed(port, trusting(certificates))
         with pytest.raises(OSError, match=r"(?i)unknown.ca"):
             await echoed(port, intruder)

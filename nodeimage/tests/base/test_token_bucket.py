@@ -1,4 +1,4 @@
-"""What a bucket holds, and lets be taken."""
+"""Filling a token bucket, and taking tokens."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A write-ahead log stays small while somebody reads all the time."""
+"""A write-ahead log stays small while there are readers all the time."""
 
 import contextlib
 import itertools
@@ -28,7 +28,8 @@ ROUNDS = 600
 
 @contextlib.contextmanager
 def never_idle(readers: list[Callable[[], Callable[[], None]]]) -> Iterator[None]:
-    """Readers, each of which begins before the other one ends. Each begins to read, and gives what ends that."""
+    """Runs readers, each of which begins before the other ends. A reader begins to read, and returns a function that
+    ends its read."""
     ends = threading.Event()
     began = threading.Barrier(2)
 
@@ -89,7 +90,7 @@ def test_the_catalogs_wal_stays_small_under_readers_that_are_never_idle(
     if bound == MOST:
         assert most < 2 * MOST
     else:
-        assert most > 4 * MOST  # what it comes to without: the readers above are no idle ones
+        assert most > 4 * MOST  # without a bound: proves that the readers above keep the WAL from being reset
 
 
 def test_the_cluster_stores_wal_stays_small_while_others_look_at_it(
@@ -157,7 +158,7 @@ def test_a_wal_that_cannot_be_cut_is_left_to_the_next_write(tmp_path: Path) -> N
     connection.executescript("PRAGMA journal_mode=WAL; CREATE TABLE t(x); INSERT INTO t VALUES (zeroblob(9000))")
     bound = WalBound(connection, path, most_bytes=1, busy_ms=30_000)
     connection.execute("BEGIN IMMEDIATE")
-    bound.written()  # an error of SQLite's: there is a transaction
+    bound.written()  # SQLite fails, as there is a transaction
     connection.execute("COMMIT")
     WalBound(connection, path, most_bytes=1, busy_ms=30_000).written()
     assert size(path) == 0

@@ -1,4 +1,4 @@
-"""Where a frame goes: into the open chunk, into the next one, or nowhere for want of room."""
+"""Where a frame is appended: to the open chunk, to the next one, or nowhere for want of room."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_a_frame_longer_than_a_chunk_gets_a_chunk_of_its_own(writing: Writing) -
 
 
 def open_files(folder: Path) -> int:
-    """How many descriptors this process has of files below `folder`."""
+    """The number of this process's descriptors of files below `folder`."""
     found = [f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")]
     return sum(os.readlink(each).startswith(f"{folder}/") for each in found if os.path.lexists(each))
 
@@ -89,7 +89,7 @@ def test_a_first_frame_longer_than_the_recovered_empty_chunk_takes_its_place(wri
     job = writing.log.take_job()
     writing.log.write_job(job)
     chunk = writing.log.chunks()[0]
-    os.pwrite(chunk.body.opened().fd, bytes(200), FILE_HEAD_BYTES)  # the frame never got to the disk
+    os.pwrite(chunk.body.opened().fd, bytes(200), FILE_HEAD_BYTES)  # the frame was never written to disk
     del writing.batches[1], writing.next[1]
     writing.reopen(cleanly=False)
     assert writing.log.end == 0

@@ -1,4 +1,4 @@
-"""Checkpoints of the open chunk: what a start finds of them, whole, torn or damaged."""
+"""Checkpoints of the open chunk, as a start finds them: intact, torn or damaged."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from headrace.log.table import Table
 
 
 def table(start: int, end: int) -> Table:
-    """One frame that fills the range, at the offset `start`."""
+    """A table with one frame that fills the range and has the offset `start`."""
     made = Table(start)
     made.add_batch(7, start, start, 0, start, end - start, 1, NO_PRODUCER, -1)
     return made
 
 
 def written(path: Path, *ends: int) -> list[int]:
-    """A checkpoint up to each of these places; the file's size after each."""
+    """Writes a checkpoint up to each of these places; returns the file's size after each."""
     size, start, sizes = 0, 0, []
     for end in ends:
         segment, size = append_checkpoint(path, table(start, end), start=4096, size=size, fsync=False)

@@ -1,4 +1,4 @@
-"""Closed chunks: their trailer and footer, and what damage of these costs."""
+"""Closed chunks: trailer, footer, and the consequences of damage to them."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_a_damaged_footer_is_corruption_when_it_is_used(writing: Writing) -> Non
 def test_a_footer_that_the_disk_cannot_read_is_damage(
     writing: Writing, monkeypatch: pytest.MonkeyPatch, into: int
 ) -> None:
-    """It is used where it is mapped, and there it would end the process, at each start."""
+    """Otherwise the access to the mapped footer would kill the process, at every start."""
     writing.fill_chunks(2)
     writing.close_chunks()
     chunk = writing.log.closed_chunks()[0]

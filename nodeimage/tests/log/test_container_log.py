@@ -1,4 +1,4 @@
-"""Appending and reading, through all that happens to a chunk."""
+"""Appending and reading, through all states of a chunk."""
 
 from kit.written_log import Writing
 

@@ -1,10 +1,10 @@
 """The log against a model, with crashes at every call to the disk.
 
-`Disk` stands between the log and the folder's files. It counts the calls that change something; at the chosen one the
-process "dies": a write may be done in part, and of what was not synced yet any sector may be lost. Names made, renamed
-and removed count as durable at once. Or a sync fails: what it was to take stays in the page cache and is called clean,
-so that no later sync takes it, and the next loss of power does. Then the folder is opened anew and held against the
-model: nothing that was synced is missing, nothing is there that was not appended, and everything is in order.
+`Disk` replaces the calls by which the log uses the folder's files. It counts the calls that change something; at the
+chosen call the process "dies": a write may be done in part, and any unsynced sector may be lost. Names that are
+created, renamed and removed count as durable at once. Or a sync fails: its data stays in the page cache and counts as
+clean, so that no later sync writes it, and the next power failure loses it. Then the folder is reopened and compared
+with the model: nothing that was synced is missing, nothing exists that was not appended, and everything is in order.
 """
 
 import errno
@@ -39,7 +39,7 @@ from headrace.log.scrub import Scrubbed, scrub
 
 SECTOR = 512
 OPTIONS = LogOptions(chunk_bytes=16 << 10, checkpoint_bytes=3 << 10, tail_bytes=8 << 10, mark_s=0)
-"""What is synced is marked after each sync: no crash may leave a mark of more."""
+"""Marks how far the log is synced after each sync: no crash may leave a mark that claims more."""
 FOREVER = 1 << 60
 
 
@@ -49,12 +49,12 @@ class Crash(BaseException):
 
 @dataclass(eq=False)
 class Written:
-    """Some bytes of one sector, as they were on the disk before."""
+    """The former bytes of one sector on the disk."""
 
     offset: int
     before: bytes
     clean: bool = False
-    """A sync of it failed."""
+    """Whether a sync of this file failed."""
 
     @property
     def sector(self) -> int:
@@ -62,11 +62,11 @@ class Written:
 
 
 Unsynced = dict[int, tuple[OpenFile, list[Written]]]
-"""What is in the page cache only, by inode: the file, and what was written to it, in order."""
+"""Writes that are in the page cache only, by inode: the file, and what was written to it, in order."""
 
 
 class Disk:
-    """Calls to the disk below `folder`, up to number `crash_at`."""
+    """A disk that counts the calls below `folder`, and crashes at the call number `crash_at`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Disk:
         seed: int = 0,
         unsynced: Unsynced | None = None,
     ) -> None:
-        """`fail_at`: the number of the sync that fails."""
+        """`fail_at`: the number of the sync that must fail."""
         self._folder = os.path.realpath(folder)
         self._crash_at = crash_at
         self._fail_at = fail_at
@@ -111,14 +111,14 @@ class Disk:
         return self.calls - 1 == self._crash_at
 
     def _die(self) -> None:
-        """Half of the time only the process dies, and the page cache lives on, until the power fails later."""
+        """In half of the cases only the process dies, and the page cache survives until the power fails later."""
         if self._random.random() < 0.5:
             raise Crash
         self.lose_power()
         raise Crash
 
     def lose_power(self) -> None:
-        """Each sector is as it was at some time since it was synced."""
+        """Gives each sector one of the states that it has had since it was last synced."""
         for file, written in self._unsynced.values():
             kept: set[int] = set()
             for each in reversed(written):
@@ -132,7 +132,7 @@ class Disk:
         self._unsynced.clear()
 
     def _note(self, fd: int, offset: int, length: int) -> None:
-        """Before `length` bytes are written."""
+        """Called before `length` bytes are written."""
         inode = os.fstat(fd).st_ino
         if inode not in self._unsynced:
             self._unsynced[inode] = (OpenFile(os.dup(fd)), [])
@@ -182,7 +182,7 @@ class Disk:
         return sync
 
     def _sync_written(self, fd: int, start: int, end: int) -> None:
-        """Syncs the sectors in which something within these bytes is dirty."""
+        """Syncs the sectors that are dirty within these bytes."""
         self.syncs += 1
         _, written = self._unsynced.get(os.fstat(fd).st_ino, (None, []))
         taken = [each for each in written if start <= each.offset and each.offset + len(each.before) <= end]
@@ -230,7 +230,7 @@ def make_batch(first: int, records: int, size: int) -> memoryview:
 
 
 def first_offsets(raw: bytes) -> list[tuple[int, bytes]]:
-    """(base offset, batch) of each batch in `raw`."""
+    """The (base offset, batch) of each batch in `raw`."""
     found, at = [], 0
     while at < len(raw):
         base, length = struct.unpack_from(">qi", raw, at)
@@ -240,7 +240,7 @@ def first_offsets(raw: bytes) -> list[tuple[int, bytes]]:
 
 
 class Model:
-    """A log and what must be in it."""
+    """A log, and what it must contain."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -252,7 +252,7 @@ class Model:
         self.open()
 
     def open(self) -> None:
-        """Opens the folder and takes up what a crash left: at least all that was synced, and no half frame."""
+        """Opens the folder and checks what a crash left: at least all that was synced, and no partial frame."""
         with self.disk()():
             self.log = ContainerLog.open(self.folder, OPTIONS)
         assert self.log.end == self.log.synced >= self.synced
@@ -287,7 +287,7 @@ class Model:
                 self.log.make_spare()
 
     def run(self, work: Callable[[], object], *, crash_at: int | None = None, seed: int = 0) -> bool:
-        """Runs `work`; True if the process died in it, after which the log is open again."""
+        """Runs `work`; returns whether the process died in it. The log is reopened then."""
         try:
             with self.disk(crash_at=crash_at, seed=seed)():
                 work()
@@ -332,7 +332,7 @@ class Model:
             self.frames = [frame for frame in self.frames if not start <= frame.position < end]
 
     def check(self) -> None:
-        """Reads everything that is synced back, from disk and (where it is there) from memory."""
+        """Reads back everything that is synced, from disk and, if it is cached, from memory."""
         synced = [frame for frame in self.frames if frame.end <= self.synced]
         for partitionlet in {frame.partitionlet for frame in synced}:
             mine = [frame for frame in synced if frame.partitionlet == partitionlet and not frame.control]
@@ -365,7 +365,7 @@ CRASH = st.one_of(st.none(), st.integers(0, 12))
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Any order of everything."""
+    """All operations in any order."""
 
     @initialize()
     def start(self) -> None:
@@ -447,7 +447,7 @@ TestLog.settings = settings(max_examples=100, stateful_step_count=30, deadline=N
 
 
 def fill(model: Model) -> None:
-    """Two full chunks and a bit."""
+    """Appends two full chunks and the beginning of a third."""
     for row in itertools.count():
         model.append(row % 3 + 1, 2, 500 if row % 5 else 40)
         if row % 7 == 0:
@@ -507,7 +507,7 @@ def test_a_crash_at_any_call_to_the_disk_loses_nothing(tmp_path: Path, step: str
 
 
 def cut_at(model: Model, place: str) -> int:
-    """Prepares a folder, and says where it is to be cut."""
+    """Prepares a folder; returns the position at which it must be cut."""
     fill(model)
     if place == "in an older chunk that is not closed":
         row = 1
@@ -563,7 +563,7 @@ def test_a_crash_at_any_call_of_a_cut_leaves_it_done_or_not_begun(tmp_path: Path
                 ContainerLog.cut(folder, Position(position), OPTIONS)
         except Crash:
             crashed = True
-            try:  # and once more, while the start finishes it
+            try:  # crash once more, while the start completes the cut
                 with Disk(folder, crash_at=crash_at // 2, seed=crash_at + 1, unsynced=unsynced)():
                     ContainerLog.open(folder, OPTIONS).close()
             except Crash:
@@ -583,7 +583,7 @@ def test_a_crash_at_any_call_of_a_cut_leaves_it_done_or_not_begun(tmp_path: Path
 
 
 def check_what_is_left(folder: Path, prepared: Model, position: int) -> None:
-    """The frames below `position` are there, none above, and the log goes on."""
+    """Checks that the frames below `position` exist, none above, and that the log can be appended to."""
     model = Model.__new__(Model)
     model.folder, model.maybe_dead, model.unsynced = folder, set(prepared.maybe_dead), {}
     model.frames, model.synced = [frame for frame in prepared.frames if frame.end <= position], position
@@ -618,7 +618,7 @@ def test_a_crash_at_any_call_of_a_reset_leaves_an_empty_log_or_all_of_it(tmp_pat
     for crash_at in itertools.count():
         folder = tmp_path / f"crash-{crash_at}"
         shutil.copytree(prepared.folder, folder)
-        begin = Position(prepared.synced // 2)  # chunks that are to go start above it, too
+        begin = Position(prepared.synced // 2)  # the chunks to be removed start above it, too
         crashed = False
         try:
             with Disk(folder, crash_at=crash_at, seed=crash_at)():
@@ -661,7 +661,7 @@ def test_what_one_start_found_is_there_for_the_next_though_the_power_fails_betwe
 
 
 def fails(work: Callable[[], object], disk: Disk) -> bool:
-    """Whether a sync fails in `work`; the process ends then."""
+    """Runs `work`; returns whether a sync failed in it, which ends the process."""
     try:
         with disk():
             work()
@@ -675,7 +675,7 @@ def fails(work: Callable[[], object], disk: Disk) -> bool:
 def test_what_a_failed_sync_left_in_the_page_cache_alone_is_synced_by_the_next_start(
     tmp_path: Path, step: str, seed: int
 ) -> None:
-    """Invariant 13. A start fails after a write that did; a cut is at the beginning of a page, and within a gap."""
+    """Invariant 13: after a failed write, also if the start fails; with cuts at the start of a page and in a gap."""
     for fail_at in itertools.count():
         model = Model(tmp_path / f"container-{fail_at}")
         folder, log = model.folder, model.log

@@ -1,4 +1,4 @@
-"""What is taken back leaves nothing behind."""
+"""What is cut leaves no traces."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ FRAME = 56 + 61 + 40
 
 
 def bounds(log: ContainerLog) -> list[int]:
-    """Where frames end."""
+    """The positions at which frames end."""
     found = [log.start]
     while found[-1] < log.synced:
         found.append(log.read_frames(found[-1], until=log.synced, max_bytes=1).end)
@@ -31,7 +31,7 @@ def bounds(log: ContainerLog) -> list[int]:
 
 
 def contents(log: ContainerLog, partitionlets: range) -> list[Any]:
-    """All that can be asked."""
+    """The results of all queries."""
     return [
         (
             log.load(partitionlet),
@@ -56,7 +56,7 @@ def test_a_log_cut_at_a_frame_is_as_one_that_never_had_the_rest(
     positions = bounds(writing.log)
     starts = [chunk.start for chunk in writing.log.chunks()]
     assert len(starts) == 2
-    writing.log.mark_synced()  # what is cut counts as lost no more
+    writing.log.mark_synced()  # frames that are cut must not count as lost
     frames = {
         end: writing.log.read_frames(start, until=end, max_bytes=1) for start, end in itertools.pairwise(positions)
     }
@@ -87,7 +87,7 @@ def test_a_log_cut_at_a_frame_is_as_one_that_never_had_the_rest(
 
 
 def append_gap(log: ContainerLog, length: int) -> None:
-    """What others had given back before this replica got it."""
+    """Appends a gap, as for frames whose space was freed before this replica got them."""
     headers = b"".join(header for header, _ in gap_frames(log.end, log.end + length, most=FOREVER))
     for _ in range(2):
         try:
@@ -100,7 +100,7 @@ def append_gap(log: ContainerLog, length: int) -> None:
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("into", [HEADER_BYTES, 3000, 4999])
 def test_a_log_cut_within_a_gap_ends_there(writing: Writing, options: LogOptions, closed: bool, into: int) -> None:
-    """Invariant 7: it would count for all up to the gap's end, of which it has nothing."""
+    """Invariant 7: otherwise the log would count as complete up to the gap's end, which it is not."""
     writing.fill_tables(1)
     writing.append(1)
     kept, held = writing.log.end, dict(writing.next)
@@ -127,14 +127,14 @@ def test_a_log_cut_within_a_gap_ends_there(writing: Writing, options: LogOptions
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_cut_leaves_what_readers_have_mapped_as_it_was(writing: Writing, options: LogOptions, closed: bool) -> None:
-    """In a mapped file that gets shorter a read ends the process."""
+    """Reading a mapped file that has become shorter kills the process."""
     writing.fill_tables(4)
     if closed:
         writing.log.close_open_chunk()
         writing.sync()
         writing.close_chunks()
     (chunk,) = writing.log.chunks()
-    body = chunk.body  # a reader may have it for longer than the log is open
+    body = chunk.body  # a reader may keep it after the log is closed
     known = [list(part.summaries()) for part in body.parts]
     mapped = OpenFile.open(chunk.path if closed else chunk.index_path)
     size = os.fstat(mapped.fd).st_size
@@ -145,7 +145,7 @@ def test_a_cut_leaves_what_readers_have_mapped_as_it_was(writing: Writing, optio
 
 
 def test_a_log_is_cut_on_a_full_disk(writing: Writing, options: LogOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checkpoints go, if there is no room for those that stay."""
+    """Its checkpoints are removed if there is no room to rewrite the remaining ones."""
     writing.fill_tables(2)
     position = writing.log.chunks()[0].body.parts[0].end + FRAME
     writing.log.close()
@@ -184,7 +184,7 @@ def test_a_log_is_not_cut_where_what_is_left_of_a_gap_holds_no_header(writing: W
 
 
 def test_nothing_that_was_cut_can_be_taken_for_a_frame_again(writing: Writing, options: LogOptions) -> None:
-    """The frames are of one length, so that the old third one would follow a new second one."""
+    """All frames have the same length, so that the old third frame would follow a new second one."""
     for _ in range(200):
         writing.append(1)
         writing.sync()

@@ -1,4 +1,4 @@
-"""What has been given back of a chunk stays given back."""
+"""Dead offsets of a chunk stay dead."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""A log under a limit of open files: closed chunks share few descriptors, and without any, things are put off.
+"""A log under a limit of open files: closed chunks share few descriptors, and without any, operations are put off.
 
-The limit is the kernel's own here, lowered for a while: what is open stays open, and nothing more can be opened.
+The limit is the kernel's own, lowered for a while: open files stay open, and no more files can be opened.
 """
 
 import errno
@@ -30,7 +30,7 @@ STRIDE = 5
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Nothing can be opened meanwhile."""
+    """Within this context nothing can be opened."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -41,12 +41,12 @@ def no_descriptors() -> Iterator[None]:
 
 @contextmanager
 def fails_once(at: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The call number `at` that opens something finds no descriptor; what failed."""
+    """The open call number `at` finds no descriptor. Yields the paths for which a call failed."""
     opened, calls, failed = os.open, [0], []
 
     def limited(path: Any, *arguments: Any, **more: Any) -> int:
         calls[0] += 1
-        if at <= calls[0] < at + 2:  # who lets other files make way tries twice
+        if at <= calls[0] < at + 2:  # `open_descriptor` tries twice
             failed.append(str(path))
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
         return opened(path, *arguments, **more)
@@ -58,7 +58,7 @@ def fails_once(at: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two closed chunks are open at a time."""
+    """At most two closed chunks are open at a time."""
     OPENED.make_way()
     monkeypatch.setattr(OPENED, "most", 2)
     yield
@@ -66,7 +66,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def descriptors_of(folder: Path) -> int:
-    """How many this process has on files in `folder`, mappings included."""
+    """The number of this process's descriptors of files in `folder`, mappings included."""
     gc.collect()
     found = 0
     for each in os.listdir("/proc/self/fd"):
@@ -78,13 +78,13 @@ def descriptors_of(folder: Path) -> int:
 
 
 def let_go(log: ContainerLog) -> None:
-    """No closed chunk of the log is open any more, but for who reads it."""
+    """Closes all closed chunks' files of the log, except for their readers."""
     while any(isinstance(file := chunk.body.file, ClosedFile) and file._opened for chunk in log.closed_chunks()):
         OPENED.make_way()
 
 
 def again(work: Callable[[], object]) -> None:
-    """As whoever puts it off does it."""
+    """Runs `work`, and repeats it after OutOfDescriptors, as the log's callers do."""
     try:
         work()
     except OutOfDescriptors:
@@ -96,7 +96,7 @@ def test_closed_chunks_share_few_descriptors(writing: Any, few: None) -> None:
     writing.close_chunks()
     for _ in range(2):
         assert len(writing.log.closed_chunks()) == 12
-        assert descriptors_of(writing.folder) <= 2 * 2 + 12  # the open chunk's own: file, spare, mark, checkpoints
+        assert descriptors_of(writing.folder) <= 2 * 2 + 12  # those of the open chunk: file, spare, mark, checkpoints
         writing.check()
         writing.log.load(1)
         writing.reopen()
@@ -126,7 +126,7 @@ def test_who_reads_a_chunk_that_was_not_open_goes_on_when_it_is_replaced_or_drop
     rewrite(first.path)
     writing.log.reopen_chunk(first)
     writing.log.drop_chunk(second)
-    for _ in range(3):  # neither makes way for others any more
+    for _ in range(3):  # neither counts among the kept files any longer
         first.body.opened()
         third.body.opened()
         OPENED.make_way()
@@ -307,8 +307,8 @@ def test_without_descriptors_a_start_neither_cuts_nor_begins_anew(writing: Any, 
 def test_any_call_may_find_no_descriptor(
     tmp_path: Path, writing: Any, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step is done again until it goes through, as its owners do. One call in `STRIDE` that opens something fails
-    (all did when this was written)."""
+    """Each step is repeated until it succeeds, as the log's callers do. One in `STRIDE` of the calls that open something
+    fails (when this was written, all did in turn)."""
     for at in range(1, 1_000, STRIDE):
         folder = tmp_path / str(at)
         writing.log.close()
@@ -335,7 +335,7 @@ def test_any_call_may_find_no_descriptor(
             try:
                 ContainerLog.cut(folder, position, options)
             except OutOfDescriptors:
-                pass  # what was begun is ended by the next start
+                pass  # the next start completes what was begun
             again(writing.reopen)
             if writing.log.end != position:
                 writing.log.close()

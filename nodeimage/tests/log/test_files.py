@@ -1,4 +1,4 @@
-"""Writing and syncing in one call, and what stands in for it."""
+"""Writing and syncing in one call, and the fallback."""
 
 import ctypes
 import errno
@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> OpenFile:
 def test_pieces_lie_one_behind_the_other_from_the_offset_on(file: OpenFile) -> None:
     write_and_sync(file.fd, 100, PIECES)
     assert os.pread(file.fd, 1 << 20, 0) == bytes(100) + WHOLE
-    write_and_sync(file.fd, 0, [b"x" * 10] * 5000)  # more pieces than one call takes
+    write_and_sync(file.fd, 0, [b"x" * 10] * 5000)  # more pieces than one call can take
     assert os.pread(file.fd, 1 << 20, 0) == b"x" * 50_000
 
 
@@ -73,7 +73,7 @@ def test_a_write_that_fails_is_not_tried_again(file: OpenFile, monkeypatch: pyte
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From when it is called, no file gets longer."""
+    """A function after whose call no file can grow."""
     write = os.pwritev
 
     def bounded(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
@@ -109,7 +109,7 @@ def test_a_file_that_never_had_room_is_not_there_on_a_full_disk(tmp_path: Path, 
 def test_a_crash_while_a_file_is_rewritten_leaves_all_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Whichever name was on the disk by then; and the room is never the file that counts."""
+    """Whichever names were on the disk at the crash; and the `.room` file is never the current file."""
     path = tmp_path / "file"
     rewrite_file(path, b"old")
     renames = 0
@@ -152,7 +152,7 @@ def test_a_copy_by_links_is_never_written_over(tmp_path: Path) -> None:
 def test_what_the_disk_cannot_read_any_more_is_damage(
     file: OpenFile, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    """Others have it, and it is fetched from them; it is no error that might pass."""
+    """It is refetched from other replicas; it must not count as a temporary error."""
     write_and_sync(file.fd, 0, [bytes(10_000)])
     read = os.pread
 

@@ -1,4 +1,4 @@
-"""The names in a container's folder, and what a start makes of those that a crash left."""
+"""The file names in a container's folder, and how a start treats those that a crash left."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Raw frames from one replica's log to another's."""
+"""Raw frames that one replica's log sends to another."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ FRAME = 56 + 61 + 40
 
 
 def state_of(log: ContainerLog, partitionlets: Any) -> list[Any]:
-    """All that the index says."""
+    """The states of partitionlets according to the index."""
     return [log.load(partitionlet) for partitionlet in partitionlets]
 
 
@@ -149,7 +149,7 @@ def test_a_copy_starts_at_its_begin_and_remembers_it(
 def test_a_copy_lays_each_regrouped_chunk_out_once_and_keeps_only_the_newest(
     writing: Writing, tmp_path: Path, copy_log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With small frames a layout is large, and a node feeds many containers."""
+    """With small frames a layout is large, and a node sends the frames of many containers."""
     writing.fill_chunks(3, partitionlets=20)
     writing.close_chunks()
     for chunk in writing.log.closed_chunks():

@@ -1,4 +1,4 @@
-"""A frame says what it was given, and any flipped bit shows."""
+"""A frame returns what was put into it, and any flipped bit is detected."""
 
 from collections.abc import Callable
 
@@ -72,7 +72,7 @@ def test_every_flipped_bit_of_a_data_frame_shows(make_batch: MakeBatch) -> None:
 
 
 def test_every_flipped_bit_of_raw_frames_shows_to_who_appends_them(make_batch: MakeBatch) -> None:
-    """A follower acknowledges what it appends."""
+    """A follower acknowledges the frames that it appends."""
     raw = bytearray(data_frame(make_batch(10, records=3, size=30)))
     assert check_frames(memoryview(raw), 1000) == 1000 + len(raw)
     for bit in range(len(raw) * 8):

@@ -1,4 +1,4 @@
-"""Gap frames: where the index knows nothing, and only there."""
+"""Gap frames: at the places that the index omits, and only there."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ FOREVER = 1 << 60
 
 
 def with_gaps(writing: Writing) -> list[tuple[int, int]]:
-    """Four chunks: the second dropped, the third without its middle. Returns the positions that went."""
+    """Fills four chunks, drops the second, and frees the middle of the third. Returns the positions that are gone."""
     writing.fill_chunks(4, partitionlets=3, size=700)
     writing.close_chunks()
     log = writing.log

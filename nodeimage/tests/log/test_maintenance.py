@@ -1,4 +1,4 @@
-"""Chunks that are dropped and punched: what is dead goes, and what is kept stays."""
+"""Dropping and punching chunks: dead records go, live ones stay."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def test_a_chunk_whose_drop_has_failed_is_there_and_can_be_dropped_again(
 
 
 def unlink_but(code: int, stuck: Collection[Path]) -> Callable[..., None]:
-    """`Path.unlink` of a disk that cannot remove some files."""
+    """`Path.unlink` on a disk that cannot remove the files `stuck`."""
     unlink = Path.unlink
 
     def unlinked(path: Path, missing_ok: bool = False) -> None:
@@ -61,7 +61,7 @@ def unlink_but(code: int, stuck: Collection[Path]) -> Callable[..., None]:
 def test_a_chunk_whose_file_could_not_be_removed_keeps_its_mark_when_the_next_one_goes(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it the next start would miss the one behind it."""
+    """Without that mark, the next start would consider the dropped chunk behind it as lost."""
     writing.fill_chunks(3)
     writing.close_chunks()
     first, second, third = writing.log.closed_chunks()
@@ -80,7 +80,7 @@ def test_a_chunk_whose_file_could_not_be_removed_keeps_its_mark_when_the_next_on
 def test_a_log_opens_though_the_disk_cannot_remove_a_chunk_that_was_dropped(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor what belongs to it; and the one behind it is dropped, too."""
+    """Its companion files cannot be removed either, and the chunk behind it is dropped too."""
     writing.fill_chunks(3)
     writing.close_chunks()
     first, second, third = writing.log.closed_chunks()
@@ -149,7 +149,7 @@ def test_where_the_filesystem_has_no_holes_the_chunk_is_rewritten(
 
 
 def test_a_chunk_of_several_parts_is_summed_up_less_what_is_dead(writing: Writing) -> None:
-    """By what its places say, which readers find."""
+    """The summaries must agree with the places that readers find."""
     writing.log.append_control(type=FrameType.OPEN, epoch=1, partitionlet=9, payload=b"open 9")
     writing.fill_chunks(1, partitionlets=3, size=700)
     writing.close_chunks()
@@ -177,7 +177,7 @@ def test_a_chunk_of_several_parts_is_summed_up_less_what_is_dead(writing: Writin
 
 
 def span(places: Sequence[Place]) -> tuple[int, int, int, int]:
-    """What a summary says of places: first, last, largest timestamp, length."""
+    """The summary of places: first, last, largest timestamp, length."""
     if not places:
         return (-1, -1, -1, 0)
     newest = max(place.max_timestamp for place in places)

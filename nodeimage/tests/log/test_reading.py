@@ -1,4 +1,4 @@
-"""What is read of a partitionlet: its frames, its state, and offsets by time, over all chunks."""
+"""Reading a partitionlet over all chunks: its frames, its state, and offsets by time."""
 
 import os
 import threading
@@ -176,7 +176,7 @@ def test_a_partly_dead_partitionlet_reads_on_from_the_first_place_that_is_kept(w
     assert writing.read_all(2) == b"".join(writing.batches[2][10:])
     assert writing.log.load(2).first == 10
     assert next(s for s in writing.log.summaries(chunk) if s.partitionlet == 2).first == 10
-    writing.log.punch(chunk, {2: 5})  # what is gone stays gone
+    writing.log.punch(chunk, {2: 5})  # dead offsets stay dead
     assert writing.log.load(2).first == 10
 
 

@@ -1,4 +1,4 @@
-"""What a start makes of a folder: torn tails are cut, damage is told from them, little is scanned."""
+"""How a start treats a folder: it cuts torn tails, distinguishes damage from them, and scans little."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from kit.damaged_files import bad_sector, flip, poke
 from kit.written_log import Writing
 
 FRAME = 56 + 61 + 40
-"""Bytes of a frame that `Writing.append` makes by default."""
+"""The length of a frame that `Writing.append` creates by default."""
 
 
 def open_chunk(writing: Writing) -> Path:
@@ -96,7 +96,7 @@ def test_a_flipped_bit_below_the_last_checkpoint_is_corruption_when_read_and_whe
     with pytest.raises(CorruptLog, match=r"chunk, place 0, 0 bytes on"):
         writing.read_all(1)
     path.with_suffix(".index").write_bytes(path.with_suffix(".index").read_bytes()[:FILE_HEAD_BYTES])
-    writing.reopen(cleanly=False)  # without a proof that it was synced it passes for a torn tail
+    writing.reopen(cleanly=False)  # without a proof that it was synced, the damage counts as a torn tail
     assert writing.log.end == 0
 
 
@@ -126,8 +126,8 @@ SECTOR = 512
 def test_of_two_writes_under_way_a_start_keeps_what_has_no_hole_below_it(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[list[int]], lost: list[set[int]], before: int, marked: bool
 ) -> None:
-    """Whichever sectors of either reached the disk: none of them was acknowledged. What comes next takes their place,
-    and nothing of them is ever taken for a frame."""
+    """Whichever sectors of either write reached the disk: neither write was acknowledged. Later frames take their place,
+    and no rest of them is ever taken for a frame."""
     options = LogOptions(chunk_bytes=64 << 10, open_file_bytes=64 << 10, mark_s=3600.0)
     writing = Writing(tmp_path_factory.mktemp("log") / "1", options)
     append_synced(writing, before)
@@ -178,7 +178,7 @@ def test_of_two_writes_under_way_a_start_keeps_what_has_no_hole_below_it(
 
 
 def append_synced(writing: Writing, count: int) -> None:
-    """Frames, each synced by itself."""
+    """Appends frames, and syncs each separately."""
     for _ in range(count):
         writing.append(1)
         writing.sync()
@@ -186,7 +186,7 @@ def append_synced(writing: Writing, count: int) -> None:
 
 @pytest.mark.parametrize("harm", ["flip", "zeros", "cut short", "gone"])
 def test_what_is_lost_below_the_mark_is_no_torn_tail(writing: Writing, harm: str) -> None:
-    """It was acknowledged: it is said, and nothing is changed, until somebody has seen to it."""
+    """It was acknowledged: the start reports it and changes nothing until the loss has been accepted."""
     append_synced(writing, 5)
     writing.log.mark_synced()
     path = open_chunk(writing)
@@ -246,13 +246,13 @@ def test_a_mark_that_the_power_took_proves_nothing(writing: Writing, harm: str) 
 
 
 def test_a_mark_that_the_disk_cannot_read_is_damage(writing: Writing) -> None:
-    """It may have said that more was synced than is left."""
+    """The mark may have proved that more was synced than is left."""
     writing.append()
     writing.sync()
     writing.log.close()
     mark = writing.folder / "synced"
     mark.unlink(missing_ok=True)
-    mark.symlink_to("/proc/self/mem")  # what is read at its start is EIO
+    mark.symlink_to("/proc/self/mem")  # reading at its beginning fails with EIO
     with pytest.raises(CorruptLog, match="the disk cannot read it"):
         writing.reopen(cleanly=False)
 
@@ -335,7 +335,7 @@ def test_damage_in_a_full_chunk_that_is_not_closed_yet_is_corruption(writing: Wr
 
 
 def test_little_is_scanned_at_any_moment(writing: Writing) -> None:
-    """Reopened after each sync, through tables that fill and chunks that roll, with frames of all sizes."""
+    """Reopens the log after each sync, across full tables and chunks, with frames of all sizes."""
     folder = writing.folder
     for row in range(70):
         size = (40, 300, 2000, 5000)[row % 4]
@@ -380,7 +380,7 @@ def test_a_newer_format_is_refused_with_a_clear_line(writing: Writing) -> None:
 def test_a_sound_frame_of_an_unknown_type_is_refused_and_nothing_is_cut(
     writing: Writing, payload: bytes, below_the_mark: bool
 ) -> None:
-    """It was taken for a torn tail, and all behind it was zeroed."""
+    """Formerly it counted as a torn tail, and everything behind it was zeroed."""
     writing.append(1)
     writing.sync()
     path = open_chunk(writing)

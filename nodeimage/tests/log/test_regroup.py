@@ -1,4 +1,4 @@
-"""Regrouping: what is read of a chunk stays the same, and a helper that may not do it leaves nothing."""
+"""Regrouping: reads of a chunk give the same as before, and a child process that must not regroup leaves nothing."""
 
 import errno
 import itertools
@@ -33,7 +33,7 @@ def test_a_regrouped_chunk_reads_as_before_and_in_order(writing: Writing, make_b
     states = {partitionlet: log.load(partitionlet) for partitionlet in writing.next}
     summaries = list(log.summaries(chunk))
     subprocess.run(log.regroup_command(chunk), check=True)
-    writing.check()  # the old file is read until the new one is taken up
+    writing.check()  # the old file is read until the new one has replaced it
     log.reopen_chunk(chunk)
     assert chunk.body.regrouped
     assert not log.needs_regroup(chunk)
@@ -55,7 +55,7 @@ def test_a_regrouped_chunk_reads_as_before_and_in_order(writing: Writing, make_b
 
 
 def test_a_helper_whose_node_has_ended_before_it_began_does_nothing(writing: Writing) -> None:
-    """It would write where the helper of the node's next run writes."""
+    """It would write to the same file as the child process of the node's next run."""
     chunk = mixed_chunk(writing)
     *command, parent = writing.log.regroup_command(chunk)
     assert parent == str(os.getpid())
@@ -66,7 +66,7 @@ def test_a_helper_whose_node_has_ended_before_it_began_does_nothing(writing: Wri
 
 
 def mixed_chunk(writing: Writing) -> Chunk:
-    """A closed chunk that needs regrouping, the only one."""
+    """The only closed chunk of a log, which needs regrouping."""
     writing.fill_chunks(1, partitionlets=9)
     writing.close_chunks()
     (chunk,) = writing.log.closed_chunks()
@@ -76,7 +76,7 @@ def mixed_chunk(writing: Writing) -> Chunk:
 def test_a_regrouping_pauses_after_each_piece_for_three_times_as_long_as_that_took(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would else stand between every other sync and the disk."""
+    """Otherwise it would delay every other sync."""
     monkeypatch.setattr("headrace.log.regroup._PIECE_BYTES", 1000)
     chunk = mixed_chunk(writing)
     synced: list[float] = []

@@ -1,4 +1,4 @@
-"""A log and its copy, whatever was done to the log before: what lives is the same, and a cut is a cut."""
+"""A log and its copy, whatever was done to the log before: live records are the same, and cuts work on both."""
 
 import shutil
 import struct
@@ -35,7 +35,7 @@ STEP = st.one_of(
 
 @dataclass
 class Held:
-    """What can be read of a log: batches by (partitionlet, offset), and control frames."""
+    """All that can be read from a log: batches by (partitionlet, offset), and control frames."""
 
     batches: dict[tuple[int, int], bytes] = field(default_factory=dict)
     controls: list[tuple[int, bytes]] = field(default_factory=list)
@@ -56,7 +56,7 @@ def held(log: ContainerLog) -> Held:
 
 
 def below(found: Held, position: int, positions: dict[tuple[int, int], int]) -> Held:
-    """Of what is held, what ends at or below `position`."""
+    """The part of `found` that ends at or below `position`."""
     return Held(
         {key: batch for key, batch in found.batches.items() if positions[key] <= position},
         [(at, payload) for at, payload in found.controls if at + 56 + len(payload) <= position],
@@ -64,7 +64,7 @@ def below(found: Held, position: int, positions: dict[tuple[int, int], int]) -> 
 
 
 def run(writing: Writing, steps: list[tuple[str, int, int]]) -> dict[tuple[int, int], int]:
-    """Does `steps`; returns the position behind each batch."""
+    """Executes `steps`; returns the position behind each batch."""
     positions: dict[tuple[int, int], int] = {}
     for step, number, detail in steps:
         log: ContainerLog = writing.log
@@ -108,7 +108,7 @@ def run(writing: Writing, steps: list[tuple[str, int, int]]) -> dict[tuple[int, 
 def check_copy(
     source: ContainerLog, copy: ContainerLog, *, appended: dict[tuple[int, int], bytes], lossy: bool
 ) -> None:
-    """All that lives is in the copy; what is there besides is what has not gone from the disk yet (where `lossy`)."""
+    """Checks that the copy has all live records, and (if `lossy`) otherwise only records that are still on the disk."""
     ours, theirs = held(source), held(copy)
     assert copy.end == source.end
     assert ours.controls == theirs.controls
@@ -177,7 +177,7 @@ def test_a_copy_has_all_that_lives_and_can_be_copied_and_cut(
 
 
 def check_cut(home: Path, folder: Path, position: int, positions: dict[tuple[int, int], int]) -> None:
-    """A cut copy of `folder` holds what lay below, and takes what comes then."""
+    """Checks that a copy of `folder`, cut at `position`, holds what was below, and can be appended to."""
     cut = home / "cut"
     shutil.copytree(folder, cut)
     log = ContainerLog.open(cut, OPTIONS)
@@ -209,7 +209,7 @@ def check_cut(home: Path, folder: Path, position: int, positions: dict[tuple[int
 def test_frames_are_read_while_their_chunk_is_regrouped_punched_and_dropped(
     writing: Writing, tmp_path: Path, copy_log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each change comes between the look at a chunk and the read of its frames."""
+    """Each change happens between the look-up in a chunk and the read of its frames."""
     writing.fill_chunks(3, partitionlets=3, size=700)
     writing.close_chunks()
     log = writing.log

@@ -16,12 +16,12 @@ from kit.written_log import Writing
 
 
 def findings(folder: Path) -> list[str]:
-    """What a scrub of `folder` finds."""
+    """The findings of a scrub of `folder`."""
     return [str(finding) for finding in scrub(folder, Scrubbed())]
 
 
 def flip(path: Path, offset: int) -> None:
-    """Flips a bit."""
+    """Flips a bit of a file."""
     with path.open("r+b") as file:
         file.seek(offset)
         (byte,) = file.read(1)
@@ -31,7 +31,7 @@ def flip(path: Path, offset: int) -> None:
 
 @pytest.fixture
 def store(writing: Writing) -> Any:
-    """Two closed chunks, one of them regrouped and partly given back, and an open one with checkpoints."""
+    """A log with two closed chunks, one of them regrouped and partly dead, and an open one with checkpoints."""
     writing.fill_chunks(2, partitionlets=3, size=700)
     writing.close_chunks()
     chunk, _ = writing.log.closed_chunks()
@@ -76,8 +76,8 @@ def test_damage_in_the_synced_part_of_the_open_chunk_is_found(store: Writing) ->
         flip(chunk.path, FILE_HEAD_BYTES + offset)
     store.append(1)
     store.sync()
-    flip(chunk.path, FILE_HEAD_BYTES + synced + 60)  # maybe half written: a start's business
-    assert findings(store.folder) == []  # unless who writes it knows better:
+    flip(chunk.path, FILE_HEAD_BYTES + synced + 60)  # it may be half written, which a start checks
+    assert findings(store.folder) == []  # unless the log's writer knows that it is synced:
     (finding,) = scrub(store.folder, Scrubbed(), synced=store.log.synced)
     assert chunk.path == finding.path
     flip(chunk.path, FILE_HEAD_BYTES + synced + 60)
@@ -125,7 +125,7 @@ def test_the_helper_process_prints_findings_and_a_summary(store: Writing) -> Non
 
 @pytest.mark.parametrize("call", ["open", "stat"])
 def test_a_chunk_that_the_disk_cannot_open_is_found_and_the_others_are_read(store: Writing, call: str) -> None:
-    """What a file system keeps of a file may be damaged, too."""
+    """A file's metadata in the file system may be damaged too."""
     harmed = store.log.closed_chunks()[0].path
     script = f"""
 import errno, os, sys

@@ -1,4 +1,4 @@
-"""A segment answers as the table did from which it was made."""
+"""A segment gives the same answers as the table from which it was made."""
 
 from array import array
 
@@ -16,7 +16,7 @@ PARTITIONLETS = [-5, 0, 1, 2, 3 << 40, (3 << 40) + 1]
 
 @st.composite
 def tables(draw: st.DrawFn) -> Table:
-    """A table of some data and control frames, as appends would fill it."""
+    """A table of data and control frames, filled as by appends."""
     table = Table(draw(st.integers(0, 1 << 27)))
     place, epoch = table.start, 1
     offsets = dict.fromkeys(PARTITIONLETS, 0)
@@ -48,7 +48,7 @@ def tables(draw: st.DrawFn) -> Table:
 
 
 def joined(places: list[Place]) -> list[Place]:
-    """Neighbours joined as the format has it."""
+    """The places with adjacent ones joined, as the format requires."""
     found: list[Place] = []
     for place in places:
         before = found[-1] if found else None
@@ -76,7 +76,7 @@ def test_what_a_part_holds_is_told_without_its_other_entries(table: Table, wante
 
 
 def test_ids_are_looked_up_before_a_segment_is_verified() -> None:
-    """By their column alone: a look for one partitionlet in a thousand chunks reads little of each."""
+    """Only the column of ids is read, so that a search for one partitionlet in a thousand chunks reads little."""
     table = Table(0)
     for each in range(500):
         table.add_batch(each, 0, 0, 1, each * 100, 100, 1, -1, 0)

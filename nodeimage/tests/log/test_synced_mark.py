@@ -1,4 +1,4 @@
-"""How far a log was synced, as the file beside it says."""
+"""The file that says how far a log was synced."""
 
 from pathlib import Path
 

@@ -1,11 +1,11 @@
-"""The index of frames in memory: what it says of partitionlets, producers, and what it does not know."""
+"""The index of frames in memory: partitionlets, producers, and ids that it does not contain."""
 
 from headrace.log.index import NO_PRODUCER, ControlPlace, Place, Summary
 from headrace.log.table import Table
 
 
 class Filling:
-    """A table whose frames lie one behind the other, of 100 bytes each."""
+    """A table of contiguous frames of 100 bytes each."""
 
     def __init__(self, start: int = 0) -> None:
         self.table = Table(start)

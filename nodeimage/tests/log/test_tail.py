@@ -1,4 +1,4 @@
-"""The tail cache answers as the whole list of batches would, or not at all."""
+"""The tail cache gives the same batches as a list of all batches would, or none."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What is one call to the kernel, and what a disk without room does to writes and checkpoints."""
+"""Which writes are one system call, and how a full disk affects writes and checkpoints."""
 
 import os
 from contextlib import suppress
@@ -14,7 +14,7 @@ from kit.written_log import Writing
 
 
 def test_what_goes_beside_another_write_is_frames_in_a_chunk_that_is_there_and_nothing_more(writing: Writing) -> None:
-    """What takes more than one call has the log to itself: a new chunk, a checkpoint, a gap, the end of a chunk."""
+    """A job of several calls excludes other writes: with a new chunk, a checkpoint, a gap, the end of a chunk."""
     log = writing.log
     assert not log.pends_one_write, "nothing pends"
     writing.append(1)

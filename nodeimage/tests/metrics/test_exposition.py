@@ -68,7 +68,7 @@ def test_hostile_label_values_are_told_as_they_are(names: list[str]) -> None:
     text = asyncio.run(metrics(*readings).text())
     assert text.count(b"\n") == (2 + len(names) if names else 0), "a line break in a value is escaped"
     found = parsed(text).get("headrace_lag_records", [])
-    plain = all(name.isprintable() for name in names)  # the parser of tests splits lines at other characters too
+    plain = all(name.isprintable() for name in names)  # the tests' parser splits lines at other characters too
     assert not plain or [labels["group"] for _, labels, _ in found] == names
 
 
@@ -112,7 +112,7 @@ TEXT = st.text(max_size=30)
 
 
 def of_prometheus_client(readings: list[Reading]) -> str:
-    """What that writes of the same."""
+    """The output of prometheus-client for the same readings."""
     lag = GaugeMetricFamily(LAG.name, f"{LAG.help}.", labels=["node", "group"])
     done = CounterMetricFamily(DONE.name, f"{DONE.help}.", labels=["node"])
     took = HistogramMetricFamily(TOOK.name, f"{TOOK.help}.", labels=["node", "api"])

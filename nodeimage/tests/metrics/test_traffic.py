@@ -8,7 +8,7 @@ from headrace.metrics import traffic as module
 from headrace.metrics.traffic import BUSIER, MOST_SWAPS, OTHERS, SELECT_S, Flow, Traffic
 
 TIMES = 20
-"""After so many rounds those that are busy have long taken their places."""
+"""After this many rounds the busy streams have had their series for long."""
 
 
 class Clock:

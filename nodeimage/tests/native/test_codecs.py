@@ -1,4 +1,4 @@
-"""The codecs in machine code, held equal to those in Python: sound bytes, bytes with mistakes, and any bytes."""
+"""The compiled codecs, compared with those in Python: for valid bytes, bytes with mistakes, and arbitrary bytes."""
 
 import struct
 from typing import Any
@@ -53,7 +53,7 @@ ODD = st.sampled_from(
 
 @st.composite
 def mistaken(draw: Any, sound: st.SearchStrategy[bytes], first: int = 0) -> bytes:
-    """Sound bytes with mistakes: other bytes, bytes that are too many or lacking, odd numbers. `first` are right."""
+    """Valid bytes with mistakes: changed, extra or missing bytes, odd numbers. The `first` bytes are unchanged."""
     made = bytearray(draw(sound))
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(min(first, len(made)), len(made)))
@@ -144,7 +144,7 @@ def frame(body: bytes, position: int, partitionlet: int, first: int) -> bytes:
 
 @st.composite
 def runs(draw: Any) -> bytes:
-    """Frames that follow each other from position 1000: data, control, gaps (of which the header alone is there)."""
+    """Contiguous frames from position 1000 on: data, control, gaps (only their headers)."""
     made, position = b"", 1000
     for number in range(draw(st.integers(0, 6))):
         match draw(st.sampled_from(["data", "data", "data", "control", "gap"])):
@@ -225,7 +225,7 @@ requests = st.builds(ProduceRequest, st.none() | text, int16, int32, parts)
 
 @st.composite
 def produce_calls(draw: Any) -> tuple[bytes, int, int]:
-    """A Produce request with its header, where its body starts, and its version."""
+    """A Produce request with its header, the position of its body, and its version."""
     version = draw(st.integers(0, 11))
     head = header.request_header(0, version, draw(int32), draw(st.none() | text))
     return head + produce.encode_request(version, draw(requests)), len(head), version
@@ -248,7 +248,7 @@ asked = st.builds(fetch.FetchPartition, int32, int32, int64, int32, int64, int32
 
 @st.composite
 def fetch_calls(draw: Any) -> tuple[bytes, int, int, bool]:
-    """A Fetch request with its header, where its body starts, its version, and whether something rare is in it."""
+    """A Fetch request with its header, the position of its body, its version, and whether it has anything rare."""
     version = draw(st.integers(4, 16))
     topics = draw(
         st.lists(st.tuples(text, st.binary(min_size=16, max_size=16), st.lists(asked, max_size=3)), max_size=3)
@@ -325,7 +325,7 @@ def test_produce_answers_with_long_names_are_alike(length: int, version: int) ->
 
 
 def test_what_goes_in_is_held_only_during_the_call() -> None:
-    """A buffer that somebody still looks into cannot be resized."""
+    """A buffer that is still exported cannot be resized."""
     made = bytearray(batch.build_batch([(1, b"k", b"v", [])]))
     batch.read_batch(made)
     batch.stamp(made, 1, 1)

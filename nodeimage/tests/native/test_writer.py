@@ -1,4 +1,4 @@
-"""Threads that write without the interpreter's lock, each with what a real kernel does, or what a test has it do."""
+"""Threads that write without the interpreter lock, with the real kernel or with writes that a test controls."""
 
 import ctypes
 import errno
@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> OpenFile:
 
 @pytest.fixture
 def made() -> Iterator[Made]:
-    """Writers, closed at the end."""
+    """Creates writers that are closed at the end."""
     writers = []
 
     def make(threads: int = 1, call: int = 0) -> Any:
@@ -51,7 +51,7 @@ def made() -> Iterator[Made]:
 
 
 class Gated:
-    """Writes that wait until they are let."""
+    """Writes that wait until the test releases them."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -68,7 +68,7 @@ class Gated:
 
 
 def taken(from_: Any, count: int, *, seconds: float = 60.0) -> list[tuple[Any, int, float]]:
-    """The next outcomes, in the order in which they come."""
+    """The next results, in the order of their completion."""
     found: list[tuple[Any, int, float]] = []
     end = time.monotonic() + seconds
     while len(found) < count:
@@ -122,7 +122,7 @@ print(result(fd, 65536, 0), result(fd, 131072, 0), result(fd, 1, 131072), result
 
 
 def test_a_disk_that_is_full_takes_what_it_has_room_for_and_then_nothing(tmp_path: Path) -> None:
-    """A real one, of 96 KiB; what has its place can be written over."""
+    """A real file system of 96 KiB; allocated bytes can be overwritten."""
     run = [sys.executable, "-c", FULL_TMPFS, str(tmp_path)]
     alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     command = [*alone, 'mount -t tmpfs -o size=96k none "$0" && exec "$@"', str(tmp_path), *run]
@@ -160,7 +160,7 @@ def test_a_write_that_falls_short_is_told_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_write_needs_no_lock_of_the_interpreter(file: OpenFile, made: Made) -> None:
-    """The main thread holds it, and lets nobody else have it, until the bytes are there."""
+    """The main thread holds the lock all the time until the bytes are in the file."""
     os.ftruncate(file.fd, mmap.PAGESIZE)
     seen = mmap.mmap(file.fd, mmap.PAGESIZE)
     one, interval = made(), sys.getswitchinterval()
@@ -217,7 +217,7 @@ def test_many_writes_are_each_told_once(file: OpenFile, made: Made) -> None:
 
 
 def test_what_is_written_stays_as_and_where_it_is_until_then(file: OpenFile, made: Made) -> None:
-    """Whoever lets go of it, or of the file, meanwhile."""
+    """Even if the caller drops the buffers or the file meanwhile."""
     gated = Gated()
     one = made(1, gated.address)
     grows = bytearray(b"a" * 4096)
@@ -308,7 +308,7 @@ def test_the_child_of_a_fork_ends_without_the_threads_that_it_does_not_have() ->
 
 
 def test_no_thread_can_be_had_for_the_first_write(tmp_path: Path) -> None:
-    """As many as the machine gives do it; the first one has to be there."""
+    """Further threads are optional, but the first one must start."""
     program = (
         "import resource\n"
         "from headrace.native import writer\n"

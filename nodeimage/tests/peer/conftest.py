@@ -1,4 +1,4 @@
-"""A cluster's nodes on loopback, on both event loops."""
+"""The nodes of a cluster on loopback, on both event loops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping
@@ -12,7 +12,7 @@ from kit.peer import Nodes
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Each test here runs on both."""
+    """Each test of this package runs on both event loops."""
     return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
 
@@ -25,6 +25,6 @@ async def nodes() -> AsyncIterator[Nodes]:
 
 @pytest.fixture
 def lines() -> Iterator[list[MutableMapping[str, Any]]]:
-    """What is logged meanwhile."""
+    """The lines that are logged during a test."""
     with structlog.testing.capture_logs() as captured:
         yield captured

@@ -1,4 +1,4 @@
-"""What a server does with those that do not speak its language: one line, and on with the others."""
+"""A server's reaction to junk: one log line, and it continues to serve the others."""
 
 import asyncio
 import random
@@ -213,6 +213,6 @@ async def test_strangers_that_say_nothing_keep_no_node_out(nodes: Any, monkeypat
     assert await still_serves(nodes, server)
     assert few.made_way >= 27
     known.say(Call(1, msgspec.Raw(encode_message(Submit()))))
-    assert isinstance(await known.hear(), Answer)  # who has proven who it is stays
+    assert isinstance(await known.hear(), Answer)  # a proven session stays
     for each in (known, *strangers):
         each.end()

@@ -1,4 +1,4 @@
-"""Calls between two nodes over loopback: answers, refusals, many at a time, and ends in the middle."""
+"""Calls between two nodes over loopback: answers, refusals, concurrent calls, and connections that end meanwhile."""
 
 import asyncio
 import os
@@ -73,7 +73,7 @@ async def test_many_calls_share_a_connection_and_are_answered_in_any_order(nodes
 
 
 class NotHere(CorruptLog):
-    """An error with a code of its class."""
+    """An error whose code is set by its class."""
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ MANY_TURNS = 10_000
 
 
 async def test_an_attempt_given_up_at_the_moment_of_connecting_leaves_nothing_behind(nodes: Any) -> None:
-    """uvloop then tells the protocol of no end: a client that closed waited for that session forever."""
+    """uvloop does not notify the protocol of the end then, so `close` of a client waited for that session forever."""
     server = await nodes.server({})
     for turns in range(12):
         client = nodes.client()
@@ -204,7 +204,7 @@ async def test_a_reset_counts_as_refused(nodes: Any) -> None:
 async def test_silence_runs_into_the_callers_timeout(nodes: Any) -> None:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    listening.listen()  # the kernel accepts, nobody speaks
+    listening.listen()  # the kernel accepts, but nothing answers
     client = nodes.client()
     with pytest.raises(PeerUnreachable) as caught:
         await client.call(listening.getsockname(), Submit(), timeout_s=0.1)
@@ -273,7 +273,7 @@ async def test_the_next_call_after_an_end_connects_again(nodes: Any) -> None:
 
 
 class Proxy:
-    """Passes bytes on to a server, until it is told to swallow those of the connections that it has."""
+    """Forwards bytes to a server, until it is told to swallow the bytes of its present connections."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""Messages to bytes and back, however the bytes are cut."""
+"""Encoding and decoding of messages, in whatever pieces the bytes arrive."""
 
 import random
 import struct
@@ -109,7 +109,7 @@ def test_a_small_frame_is_one_piece() -> None:
 
 def test_a_large_payload_is_read_into_memory_of_its_own_and_copied_at_its_beginning_only() -> None:
     reader = FrameReader()
-    feed(reader, b"".join(encode_frame(Commit(Position(1)))) * 20_000, 1 << 20)  # of which much is read at a time
+    feed(reader, b"".join(encode_frame(Commit(Position(1)))) * 20_000, 1 << 20)  # enlarges the window
     data = b"".join(encode_frame(Frames(Position(1)), [bytes(1 << 20)]))
     feed(reader, data, 1 << 20)
     reads = []
@@ -210,7 +210,7 @@ def test_a_follower_is_described_whole() -> None:
 
 @pytest.mark.parametrize("piece", [1, 5, 1_000, 1 << 20])
 def test_a_reader_takes_longer_frames_once_it_is_told_to(piece: int) -> None:
-    """What came behind the last short one is not lost."""
+    """The bytes that arrived behind the last short frame are not lost."""
     reader = FrameReader(4_096)
     short = b"".join(encode_frame(Submit(), [b"s" * 1_000]))
     long = b"".join(encode_frame(Submit(), [b"l" * 100_000]))
@@ -245,7 +245,7 @@ def test_a_reader_that_shrank_takes_frames_of_any_length(payload: int, piece: in
             reader.came(size)
             if len(reader._staging) > 8 * 1024 and reader.is_within:
                 staging = reader._staging
-                reader.shrink()  # not while something has come
+                reader.shrink()  # not while part of a frame has arrived
                 assert reader._staging is staging
             while (frame := reader.next()) is not None:
                 sizes.append(len(frame[1]))

@@ -1,4 +1,4 @@
-"""Each side proves that it knows the secret, for this session and in this role."""
+"""Each side proves that it knows the secret, for one session and in one role."""
 
 import dataclasses
 import uuid
@@ -20,7 +20,7 @@ def identity(node: int, secret: str = "secret", cluster_id: str = "c") -> Identi
 def begun(
     client: Identity | None = None, server: Identity | None = None, *, channels: tuple[bytes, bytes] = (b"", b"")
 ) -> tuple[ClientHandshake, ServerHandshake, Hello, Challenge]:
-    """Up to the Challenge. `channels`: what the client's proofs are bound to, and the server's."""
+    """A handshake up to the Challenge. `channels`: the channel bindings of the client and of the server."""
     mine, theirs = ClientHandshake(client or identity(2)), ServerHandshake(server or identity(1))
     assert theirs.first(channels[1]) is None
     hello = mine.first(channels[0])

@@ -1,8 +1,8 @@
-"""Version 1 of what nodes say to each other, byte by byte: a change of the codec that a node of before would not
-understand shows here.
+"""Version 1 of the messages between nodes, byte by byte: reveals a change of the encoding that older nodes would not
+understand.
 
-Lines may be added; those that are here never change, or a cluster whose nodes are upgraded one after the other falls
-apart. A field that is added, with a default at which it is left out, gets a line of its own.
+Lines may be added, but existing lines must never change, or a cluster could not be upgraded node by node. A new field,
+which is omitted if it has its default value, gets a line of its own.
 """
 
 import typing

@@ -1,4 +1,4 @@
-"""A node's replicas, told in pages: who asks ends up with what there is, and knows when that is all."""
+"""A node's replicas, reported in pages: a prober ends up with all replicas, and knows when it has all."""
 
 import uuid
 
@@ -30,7 +30,7 @@ def ask(teller: ReplicaTeller, told: ToldReplicas) -> ProbeAnswer:
 
 
 def ask_all(teller: ReplicaTeller, told: ToldReplicas, most: int = 1000) -> int:
-    """How many pages it took."""
+    """Requests pages until there are no more; returns their number."""
     for pages in range(1, most):
         if not ask(teller, told).more:
             return pages
@@ -64,7 +64,7 @@ COMES_BACK = [
     ("ask", 0, 0),
     ("is", 4, 0),
 ]
-"""A replica that an asker knew before it began anew is gone and comes back before the asker has all."""
+"""A replica that a prober knew before it started again is gone, and comes back before the prober has all replicas."""
 
 
 @settings(max_examples=300, deadline=None)
@@ -73,7 +73,7 @@ COMES_BACK = [
 def test_askers_know_all_that_there_is_once_they_are_told_so(
     steps: list[tuple[str, int, int]], page: int, kept: int
 ) -> None:
-    """However pages and changes mix, and though a node soon forgets what is gone."""
+    """In any order of pages and changes, even though a node soon forgets replicas that are gone."""
     teller = ReplicaTeller(page_bytes=page, gone_kept=kept)
     askers = [ToldReplicas(), ToldReplicas()]
     for kind, number, end in steps:

@@ -1,4 +1,4 @@
-"""What a server takes at a time, whom it lets in, and how it closes."""
+"""A server's limits of calls, its admission of sessions, and its end."""
 
 import asyncio
 import uuid
@@ -36,7 +36,7 @@ async def test_a_handler_knows_who_calls(nodes: Any) -> None:
 
 
 class Later(Request[Rolled], frozen=True):
-    """A call of a version to come."""
+    """A call from a future version."""
 
     answer: ClassVar[type[Message]] = Rolled
 
@@ -61,7 +61,7 @@ async def test_a_session_with_many_calls_under_way_is_not_read_from_until_some_a
     server, client = await nodes.server({RollAway: gate}), nodes.client()
     calls = [asyncio.ensure_future(client.call(server.address, roll(i), timeout_s=60)) for i in range(600)]
     await gate.until(MAX_UNDER_WAY)
-    with pytest.raises(PeerUnreachable):  # time for more to begin, if more could
+    with pytest.raises(PeerUnreachable):  # gives more calls time to begin, if they could
         await client.call(server.address, roll(1), timeout_s=0.1)
     assert gate.begun == MAX_UNDER_WAY
     gate.opened.set()
@@ -71,7 +71,7 @@ async def test_a_session_with_many_calls_under_way_is_not_read_from_until_some_a
 async def test_a_probe_is_answered_while_a_node_is_busy_with_as_many_calls_as_it_takes(
     nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be taken for dead, and for as long as the calls last."""
+    """Otherwise the node would be taken for dead while the calls last."""
     monkeypatch.setattr("headrace.peer.server.MAX_ALL_UNDER_WAY", MAX_UNDER_WAY)
 
     async def probed(message: Probe, payload: memoryview, session: Session) -> Message:

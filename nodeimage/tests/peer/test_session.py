@@ -1,4 +1,4 @@
-"""Sessions handed over to a stream: order, large payloads, back-pressure both ways, faults, and ends."""
+"""Sessions handed over to a stream: order, large payloads, back-pressure in both directions, faults, and ends."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ FOLLOWING = Following(Epoch(1), [], Position(0), Position(0))
 
 
 class End:
-    """One end of a stream: what it has heard."""
+    """One end of a stream, with the messages that it has received."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -152,7 +152,7 @@ async def test_a_receiver_that_pauses_holds_the_sender_up_and_loses_nothing(pair
         pair.far.session.send(Frames(Position(count)), [part])
         count += 1
         if pair.far.session.pending_bytes > MAX_PENDING:
-            await asyncio.sleep(0)  # the system may take it yet
+            await asyncio.sleep(0)  # the operating system may still accept it
         assert count < 1_000
     drained = asyncio.ensure_future(pair.far.session.drained())
     await asyncio.wait([drained], timeout=0.1)
@@ -280,7 +280,7 @@ async def test_a_fault_in_the_beginning_of_a_stream_ends_its_session(nodes: Any,
 
 
 class Later(Message, frozen=True):
-    """A message of a version to come."""
+    """A message from a future version."""
 
 
 @pytest.mark.parametrize("message", [Later(), Commit(Position(1))])

@@ -1,4 +1,4 @@
-"""Connections between nodes with TLS: what goes through them, and who is refused."""
+"""Connections between nodes with TLS: messages over them, and which are refused."""
 
 import asyncio
 import datetime as dt
@@ -31,7 +31,7 @@ Tls = Callable[..., PeerTls]
 
 @pytest.fixture
 def tls(tmp_path: Path) -> Tls:
-    """Of another node each time."""
+    """Creates the TLS of another node with each call."""
     number = 0
 
     def made(mode: PeerTlsMode = REQUIRE, *, authority: Authority = AUTHORITY, **asked: Any) -> PeerTls:
@@ -48,7 +48,7 @@ async def answers(client: PeerClient, server: PeerServer, payload: bytes = b"x")
     return bool(answer == Submitted(Position(len(payload))))
 
 
-# --- what goes through
+# --- messages over TLS
 
 
 async def test_calls_go_both_ways_over_tls(nodes: Any, tls: Tls) -> None:
@@ -66,7 +66,7 @@ async def test_calls_go_both_ways_over_tls(nodes: Any, tls: Tls) -> None:
 
 
 async def test_a_stream_over_tls_waits_for_its_reader(nodes: Any, tls: Tls) -> None:
-    """Long transfers keep their pace: what is not read is neither taken on for good nor kept back."""
+    """Long transfers are paced by the reader: unread data neither piles up nor is withheld."""
     opened: list[Session] = []
     taken: list[int] = []
     came = asyncio.Event()
@@ -147,7 +147,7 @@ async def test_certificates_change_while_connections_live(nodes: Any, tls: Tls, 
         await nodes.client(tls=tls()).open(server.address, 20)
 
 
-# --- who is refused
+# --- refused connections
 
 
 async def test_another_secret_is_refused_over_tls_too(nodes: Any, tls: Tls) -> None:
@@ -171,7 +171,7 @@ async def test_a_certificate_alone_opens_nothing(nodes: Any, tls: Tls) -> None:
 
 
 async def test_a_proof_for_another_connection_is_refused(nodes: Any, tls: Tls) -> None:
-    """One that was made for a connection without TLS, or for another one with it."""
+    """A proof for a connection without TLS, or for another connection with TLS."""
     server, mine = await nodes.server({Submit: submitted}, tls=tls()), tls()
     other = await ByHand.connect(server, mine.connecting)
     for channel, is_taken in ((b"", False), (other.channel, False), (None, True)):
@@ -190,7 +190,7 @@ async def test_a_proof_for_another_connection_is_refused(nodes: Any, tls: Tls) -
 
 
 async def relayed(server: PeerServer, shown: PeerTls, asked: PeerTls) -> asyncio.Server:
-    """Somebody in the middle, who ends TLS on both sides and passes on all that is said."""
+    """A man in the middle that terminates TLS on both sides and relays all messages."""
 
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -212,7 +212,7 @@ async def relayed(server: PeerServer, shown: PeerTls, asked: PeerTls) -> asyncio
 
 
 async def test_nobody_stands_between_two_nodes(nodes: Any, tls: Tls) -> None:
-    """Even with a certificate of the cluster's authority, and even with the very one that all its nodes share."""
+    """Even with a certificate of the cluster's authority, and even with the one that all its nodes share."""
     server_tls = tls()
     server = await nodes.server({Submit: submitted}, tls=server_tls)
     for shown, client in ((tls(), tls()), (server_tls, server_tls)):
@@ -239,7 +239,7 @@ async def test_a_client_hears_that_its_certificate_is_refused(nodes: Any, tls: T
     server = await nodes.server({Submit: submitted}, tls=tls())
     with pytest.raises(PeerUnreachable, match=r"refuses this node's certificate: its ca\.crt lacks") as caught:
         await nodes.client(tls=foreign).open(server.address, 20)
-    assert not caught.value.refused  # somebody is there
+    assert not caught.value.refused  # a node is there
     assert any(
         "refuses this node's certificate" in each["reason"] for each in lines if "handshake failed" in each["event"]
     )
@@ -310,7 +310,7 @@ async def _nobody(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-# --- the way there
+# --- the transition to TLS
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def _bound(address: tuple[str, int]) -> socket.socket:
 
 
 async def test_a_bad_certificate_stops_nobody_who_accepts_both(nodes: Any, tls: Tls) -> None:
-    """It shows before TLS is required."""
+    """The bad certificate is reported before TLS is required."""
     serving = await nodes.server({Submit: submitted}, tls=tls(ACCEPT))
     for trusted in ([], [AUTHORITY]):
         asking = nodes.client(tls=tls(ACCEPT, authority=OTHER, trusted=trusted))
@@ -397,7 +397,7 @@ async def test_strangers_keep_no_node_out_of_a_port_with_tls(
     known = await nodes.client(tls=mine).open(server.address, 20)
     silent = [await asyncio.open_connection(*server.address) for _ in range(30)]
     for _, writer in silent[:10]:
-        writer.write(b"\x16\x03\x01")  # it begins a handshake, and does not go on
+        writer.write(b"\x16\x03\x01")  # it begins a handshake, but does not continue
     unproven = [await ByHand.connect(server, mine.connecting) for _ in range(10)]
     assert await answers(nodes.client(tls=tls()), server)
     assert not known.is_closed
@@ -409,7 +409,7 @@ async def test_strangers_keep_no_node_out_of_a_port_with_tls(
 
 
 async def test_a_server_side_handshake_by_hand_has_the_same_channel(nodes: Any, tls: Tls) -> None:
-    """The state machines and the sessions speak of one binding."""
+    """The state machines and the sessions use the same channel binding."""
     mine = tls()
     theirs = tls()
     met: asyncio.Future[NodeId] = asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ from headrace.tracing.spans import Span
 
 
 class Ended:
-    """A tracer that keeps what ends."""
+    """A tracer that records ended spans."""
 
     is_on = True
 

@@ -1,4 +1,4 @@
-"""Spans reach a collector, and one that does not take them holds up nobody."""
+"""Spans reach a collector, and a collector that does not accept them blocks nothing."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from kit.storage import until
 RESOURCE = {"service.version": __version__, "headrace.node": "3"}
 QUICK = 0.05
 POST_S = 30 * PATIENCE
-"""So long a post may take: whoever waited for one that hangs would wait as long."""
+"""Seconds that a post may take, and so the time that anything would lose that waited for a post that hangs."""
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_what_is_left_is_posted_at_the_end(collector: Collector, monkeypat
 async def test_a_collector_that_is_away_is_told_once_and_found_again(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")  # else it tries again for as long
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")  # else it retries for as long as the timeout
     tracer = tracer_of(collector)
 
     def arrives() -> bool:

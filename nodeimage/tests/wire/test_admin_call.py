@@ -1,4 +1,4 @@
-"""Bodies of Headrace's own API."""
+"""Request and response bodies of Headrace's own API."""
 
 import msgspec
 import pytest

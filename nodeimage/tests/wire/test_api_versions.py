@@ -21,7 +21,7 @@ def test_every_api_is_told_with_its_range(version: int) -> None:
     ("version", "oldest", "supported"), [(3, 0, (1, 2)), (4, 0, (0, 2)), (3, 1, (1, 2)), (4, 1, (1, 2))]
 )
 def test_a_feature_is_told_with_its_range_and_its_level(version: int, oldest: int, supported: tuple[int, int]) -> None:
-    """Clients of version 3 refuse an answer with a range that begins at 0 (KAFKA-17011)."""
+    """Clients of version 3 reject a response with a range that begins at 0 (KAFKA-17011)."""
     raw = encode_response(version, APIS, Finalized("f", 1, oldest, 2, 7))
     answer = generic_codec.decode_response(ApiKey.API_VERSIONS, version, raw)
     assert [(each.name, each.min_version, each.max_version) for each in answer.supported_features] == [

@@ -17,7 +17,7 @@ from headrace.wire import batch as b
 from headrace.wire.compression import NAMES
 
 CODECS = [pytest.param(number, id=name) for number, name in enumerate(NAMES)]
-BUILT_IN = CODECS[:2]  # kafka-python takes other codecs from packages of their own; aiokafka has them all
+BUILT_IN = CODECS[:2]  # kafka-python needs extra packages for other codecs; aiokafka includes all
 timestamps = st.integers(0, 2**45)
 content = st.none() | st.binary(max_size=60)
 headers = st.lists(st.tuples(st.text(max_size=8), content), max_size=3)
@@ -32,7 +32,7 @@ THREE: list[b.RecordIn] = [
 
 
 def seal(batch: bytearray) -> bytearray:
-    """Count a batch's CRC again, after a test has changed what it covers."""
+    """Recomputes a batch's CRC, after a test has changed bytes that it covers."""
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
     return batch
 
@@ -291,7 +291,7 @@ def test_cramjam_is_not_imported_until_records_are_unpacked() -> None:
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 30))
 def test_a_gap_is_a_control_batch_that_clients_go_on_behind(first: int, more: int) -> None:
-    """A log that ends with a batch of no record at all makes kafkajs spin, and kafka-go read again."""
+    """A log that ends with a batch without records makes kafkajs spin, and kafka-go reread."""
     last = -1
     for batch in b.gap_batches(first, first + more):
         header = b.read_batch(batch, from_client=False)

@@ -45,7 +45,7 @@ def test_raw_snappy_is_read_and_a_length_that_lies_is_refused_unallocated() -> N
 def test_cut_bytes_are_corrupt(codec: int, cut: int) -> None:
     packed = c.compress(codec, b"some bytes that are long enough " * 20)
     if codec == c.SNAPPY and cut == 0:
-        assert c.decompress(codec, b"\x00") == b""  # raw snappy of nothing
+        assert c.decompress(codec, b"\x00") == b""  # raw snappy of no bytes
     with pytest.raises(CorruptBatch):
         c.decompress(codec, packed[:cut])
 
@@ -63,7 +63,7 @@ def test_a_codec_that_kafka_does_not_have_is_refused() -> None:
 
 
 def test_lz4_frames_have_the_header_that_java_clients_accept() -> None:
-    # KafkaLZ4BlockInputStream takes version 1 and independent blocks only; 82 is the header's own checksum.
+    # KafkaLZ4BlockInputStream accepts only version 1 and independent blocks; 82 is the header's own checksum.
     packed = c.compress(c.LZ4, b"abc")
     assert packed[:7].hex() == "04224d18604082"
     assert bytes(cramjam.lz4.decompress(packed)) == b"abc"

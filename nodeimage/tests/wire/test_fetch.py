@@ -34,7 +34,7 @@ ids = st.binary(min_size=16, max_size=16).filter(any)
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[int, FetchRequest]:
-    """A version, and a request that says only what the version can."""
+    """A version, and a request with only the fields of that version."""
     version = draw(versions)
     partition = st.builds(
         FetchPartition,
@@ -207,7 +207,7 @@ def with_leader(result: FetchResult, leader: tuple[int, int]) -> FetchResult:
 
 
 def joined(topics: list[FetchTopicResult]) -> list[FetchTopicResult]:
-    """The same, with each partition's records as one buffer."""
+    """The same results, with the records of each partition joined into one buffer."""
     for topic in topics:
         for result in topic.partitions:
             result.records = [b"".join(result.records)] if result.records else []

@@ -1,4 +1,4 @@
-"""Fields by their Kafka type: written and read back, and refused where they cannot be."""
+"""Fields by Kafka type: written and read back, and invalid values refused."""
 
 import datetime
 import struct

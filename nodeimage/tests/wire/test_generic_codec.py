@@ -1,4 +1,4 @@
-"""kio is the oracle: what its writer writes is read, and written, the same way, for every API and version."""
+"""kio is the oracle: the codec reads and writes the same bytes as kio's writer, for every API and version."""
 
 import dataclasses
 import datetime
@@ -26,7 +26,7 @@ some = settings(max_examples=8, suppress_health_check=list(HealthCheck))
 
 
 def schemas(key: ApiKey) -> st.SearchStrategy[tuple[int, str, type[Any]]]:
-    """A version, request or response, and kio's class for it."""
+    """An API version, request or response, and kio's class for it."""
     low, high = KAFKA[key]
     return st.sampled_from(
         [

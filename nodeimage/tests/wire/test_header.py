@@ -22,7 +22,7 @@ from headrace.wire.header import (
 from kit.kafka_versions import KAFKA
 
 VERSIONS = [(int(key), version) for key, (low, high) in KAFKA.items() for version in range(low, high + 1)]
-VERSIONS += [(int(ApiKey.PRODUCE), version) for version in range(3)]  # of which there are no schemas any more
+VERSIONS += [(int(ApiKey.PRODUCE), version) for version in range(3)]  # there are no longer schemas of these
 VERSIONS.append((int(ApiKey.HEADRACE_ADMIN), 0))
 
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a client sends, the hot codecs read them or raise MalformedRequest."""
+"""The hot codecs read any bytes that a client sends, or raise MalformedRequest."""
 
 from collections.abc import Callable
 from typing import Any
@@ -96,7 +96,7 @@ def test_random_bytes(key: ApiKey, decode: Decode, data: st.DataObject, raw: byt
 def test_messages_with_some_bytes_changed_or_cut(key: ApiKey, decode: Decode, data: st.DataObject) -> None:
     version = data.draw(versions(key))
     raw = bytearray(SAMPLES[decode](version))
-    decode(memoryview(bytes(raw)), 0, version)  # the sample itself is sound
+    decode(memoryview(bytes(raw)), 0, version)  # the sample itself is valid
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
     read_or_malformed(decode, raw, version)

@@ -36,7 +36,7 @@ NO_ID = bytes(16)
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[int, MetadataRequest]:
-    """A version, and a request that says only what the version can."""
+    """A version, and a request with only the fields of that version."""
     version = draw(versions)
     topic = st.tuples(names, st.none())
     if version >= 10:
@@ -128,7 +128,7 @@ brokers = st.builds(Broker, int32, names, int32, st.none() | names)
 
 
 def known_by(version: int, topic: TopicMeta) -> TopicMeta:
-    """`topic` without what `version` cannot say."""
+    """`topic` without the fields that `version` lacks."""
     kept: Sequence[PartitionMeta] = [
         one._replace(leader_epoch=one.leader_epoch if version >= 7 else -1, offline=one.offline if version >= 5 else [])
         for one in topic.partitions
@@ -227,7 +227,7 @@ def test_a_truncated_request_is_malformed(asked: tuple[int, MetadataRequest], da
 
 
 def test_librdkafkas_request_for_all_topics_is_read() -> None:
-    """Version 12 as librdkafka 2.16 sends it: three bytes more than the schema has."""
+    """librdkafka 2.16 sends version 12 with three bytes more than the schema has."""
     assert decode_request(bytes(7), 0, 12) == MetadataRequest(None, False)
 
 

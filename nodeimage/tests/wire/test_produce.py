@@ -122,7 +122,7 @@ def results(draw: st.DrawFn) -> list[ProduceResult]:
 
 
 def known_by(version: int, result: ProduceResult) -> ProduceResult:
-    """`result` without what `version` cannot say."""
+    """`result` without the fields that `version` lacks."""
     if version < 2:
         result = result._replace(append_time=-1)
     if version < 5:

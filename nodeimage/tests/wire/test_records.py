@@ -1,4 +1,4 @@
-"""What producers send can be read: held equal to the parser in Python, and to what Kafka refuses."""
+"""Checks of records from producers, compared with the parser in Python and with what Kafka refuses."""
 
 import gzip
 import struct
@@ -32,7 +32,7 @@ def check(batch: bytes | bytearray) -> Checked:
 
 
 def of(body: bytes, count: int, *, codec: int = 0) -> bytearray:
-    """A batch that says that it has `count` records, with `body` in their place."""
+    """A batch whose header claims `count` records, with `body` in place of the records."""
     batch = build_batch([(0, None, None, [])])
     batch[BATCH_HEADER_SIZE:] = body
     struct.pack_into(">i", batch, 8, len(batch) - 12)
@@ -92,7 +92,7 @@ def test_until_the_parser_is_loaded_every_batch_is_checked_in_another_thread(mon
 @pytest.mark.parametrize("attributes", [0x7F, 0x80, 0xFF])
 @pytest.mark.parametrize("codec", [0, 1])
 def test_a_records_own_attributes_are_any_byte(attributes: int, codec: int) -> None:
-    """Kafka uses none of their bits; the parser in C takes them for a varint."""
+    """Kafka uses none of the bits of record attributes; the parser in C reads them as a varint."""
     plain = build_batch([(5, b"k", b"v" * 9, []), (7, None, b"w", [("name", b"content")])])
     body = plain[BATCH_HEADER_SIZE:]
     second = 1 + (body[0] >> 1)
@@ -108,7 +108,7 @@ def test_a_records_own_attributes_are_any_byte(attributes: int, codec: int) -> N
 def test_attributes_make_no_unreadable_record_readable() -> None:
     batch = build_batch([(5, b"k", b"v" * 9, [])])
     batch[BATCH_HEADER_SIZE + 1] = 0x80
-    batch[BATCH_HEADER_SIZE + 4] = 0x7F  # the key's length
+    batch[BATCH_HEADER_SIZE + 4] = 0x7F  # the length of the key
     with pytest.raises(InvalidBatch):
         check(batch)
 

@@ -31,5 +31,5 @@ def unseal(content: bytes, *, salt: bytes = b"") -> bytes:
         return content
     rest = content[_HEAD:].rstrip(b" ")
     if content[:_HEAD] != b"".join((_BEGIN, b"%08x" % crc32c(rest, crc32c(salt)), _BEHIND)):
-        raise ValueError("its checksum does not fit")
+        raise ValueError("its checksum does not match")
     return b"{" + rest

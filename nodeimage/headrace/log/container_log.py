@@ -160,7 +160,7 @@ class ContainerLog:
         chunk = next((chunk for chunk in reversed(found.chunks) if chunk.start < position), None)
         within = chunk is not None and (chunk.end is None or position < chunk.end)
         if chunk is not None and within and not cutting.frame_ends_at(chunk, position):
-            raise CorruptLog(f"{chunk.path}: no frame ends at {position}. Fetch this container anew.")
+            raise CorruptLog(f"{chunk.path}: no frame ends at {position}. Refetch this container.")
         del found, chunk  # they map the files that are cut
         cutting.cut(folder, position)
 

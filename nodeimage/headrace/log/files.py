@@ -119,7 +119,7 @@ def full_disk_as_storage_full(what: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise StorageFull(f"no room on the disk for {what}. Writes go on when there is room.") from error
+            raise StorageFull(f"no room on the disk for {what}. Writes resume when there is room.") from error
         raise
 
 

@@ -100,7 +100,7 @@ def read_frames(chunks: Sequence[Chunk], position: int, *, until: int, max_bytes
 
 def _add_gap(found: RawFrames, end: int, *, most: int) -> None:
     if end - found.end < HEADER_BYTES:
-        raise CorruptLog(f"no frame can be from position {found.end} to {end}. Fetch this container anew.")
+        raise CorruptLog(f"no frame fits from position {found.end} to {end}. Refetch this container.")
     for header, behind in gap_frames(found.end, end, most=most):
         found.append(header)
         found.end = Position(behind)

@@ -111,7 +111,7 @@ def recover(
     if end is None:
         end = _begin(folder, begin)
     if end < mark:
-        raise LostTail(f"{folder}: nothing is there from position {end} on, though {mark} was synced.")
+        raise LostTail(f"{folder}: the log ends at position {end}, although {mark} was synced.")
     return Recovered(chunks, end, scanned)
 
 
@@ -144,7 +144,7 @@ def _recover_chunk(
                          "Frames behind it were synced, so this is damage. Refetch this chunk.")  # fmt: skip
     if next_start is None and start + frames_end < mark:
         raise LostTail(f"{path}, byte {FILE_HEAD_BYTES + frames_end} (position {start + frames_end}): "
-                       f"{fault or 'nothing is written'}, though position {mark} was synced.")  # fmt: skip
+                       f"{fault or 'nothing is written'}, although position {mark} was synced.")  # fmt: skip
     if path.with_suffix(".index").exists():
         os.truncate(path.with_suffix(".index"), loaded.size)
     chunk = Chunk(

@@ -167,7 +167,7 @@ class ClientHandshake:
     def _prove(self, challenge: Challenge) -> Message:
         oldest, newest = self._identity.versions
         if len(challenge.nonce) != NONCE_BYTES or not oldest <= challenge.version <= newest:
-            raise HandshakeFailed("the other side's Challenge makes no sense")
+            raise HandshakeFailed("the other side's Challenge is invalid")
         covered = self._identity, self._hello, challenge, self._channel
         secret = _fitting(self._identity.secrets, (challenge.proof, challenge.former_proof), "server", *covered)
         if secret is None:

@@ -61,8 +61,8 @@ def is_prepared(api_key: int, version: int) -> bool:
 
 
 def prepare(api_key: int, version: int) -> None:
-    """[blocking] Imports and compiles the schemas of a version. Takes tens of milliseconds, and far more before Python
-    has cached the modules' bytecode."""
+    """[blocking] Imports and compiles the schemas of a version. Takes tens of milliseconds, and far more the very first
+    time."""
     for kind in ("request", "response"):
         _schema(api_key, version, kind)
     _prepared.add((api_key, version))

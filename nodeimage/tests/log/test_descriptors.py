@@ -307,8 +307,8 @@ def test_without_descriptors_a_start_neither_cuts_nor_begins_anew(writing: Any, 
 def test_any_call_may_find_no_descriptor(
     tmp_path: Path, writing: Any, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step is repeated until it succeeds, as the log's callers do. One in `STRIDE` of the calls that open something
-    fails (when this was written, all did in turn)."""
+    """Each step is repeated until it succeeds, as the log's callers do. One in `STRIDE` of the calls that open
+    something fails (when this was written, each of them did in turn)."""
     for at in range(1, 1_000, STRIDE):
         folder = tmp_path / str(at)
         writing.log.close()

@@ -126,8 +126,8 @@ SECTOR = 512
 def test_of_two_writes_under_way_a_start_keeps_what_has_no_hole_below_it(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[list[int]], lost: list[set[int]], before: int, marked: bool
 ) -> None:
-    """Whichever sectors of either write reached the disk: neither write was acknowledged. Later frames take their place,
-    and no rest of them is ever taken for a frame."""
+    """Whichever sectors of either write reached the disk: neither write was acknowledged. Later frames take their
+    place, and no rest of them is ever taken for a frame."""
     options = LogOptions(chunk_bytes=64 << 10, open_file_bytes=64 << 10, mark_s=3600.0)
     writing = Writing(tmp_path_factory.mktemp("log") / "1", options)
     append_synced(writing, before)

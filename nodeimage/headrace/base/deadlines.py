@@ -50,6 +50,7 @@ class Deadlines:
         self._loop = loop
         self._heap: list[Deadline] = []
         self._cancelled = 0
+        """Cancelled deadlines that are still in the heap."""
         self._timer: asyncio.TimerHandle | None = None
 
     def at(self, when: float, callback: Callable[[], None]) -> Deadline:
@@ -88,6 +89,8 @@ class Deadlines:
         now = self._loop.time()
         try:
             while self._heap and self._heap[0].when <= now:
-                heapq.heappop(self._heap).run()
+                deadline = heapq.heappop(self._heap)
+                self._cancelled -= not deadline.live
+                deadline.run()
         finally:  # an exception of a callback goes to the loop's handler, and must not stop the other deadlines
             self._arm()

@@ -71,3 +71,14 @@ async def test_a_deadline_that_fails_stops_no_other() -> None:
     deadlines.after(0.002, done.set)
     await asyncio.wait_for(done.wait(), 5)
     assert failures == [failing]
+
+
+async def test_a_cancelled_deadline_whose_time_has_come_is_counted_no_longer() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop())
+    for _ in range(3):
+        done = asyncio.Event()
+        deadlines.after(0.001, lambda: None).cancel()
+        assert deadlines._cancelled == 1
+        deadlines.after(0.002, done.set)
+        await asyncio.wait_for(done.wait(), 5)
+        assert deadlines._cancelled == 0

@@ -1,8 +1,8 @@
-"""Who may do what, as this node has applied it: access rules and groups of users, kept up to date with the catalog.
+"""Access rules and groups of users in force at this node, kept up to date with the catalog.
 
-A command changes them on the loop when it is applied here, before its submitter wakes: so who has changed an expression
-finds it in force at this node from then on, and so do requests that begin after it, be their sessions older or not.
-What waits (a parked fetch) hears of a change by `on_change`.
+A command changes the rules on the loop when this node applies it, before its submitter wakes. A client that has changed
+an expression therefore finds it in force at this node at once, and so does every request that begins later, even in an
+older session. Waiting requests (parked fetches) are notified of a change through `on_change`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,38 +26,39 @@ from headrace.security.principals import Principal
 log = structlog.get_logger()
 
 CLOSED: Final = NOT_SECURED.changed({}, on=True)
-"""Nobody may do anything."""
+"""Rules under which nobody may do anything."""
 
 
 class AccessControl:
-    """The rules in force. Everything is on the loop's thread."""
+    """The access rules in force at this node. All methods run on the loop's thread."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
         self._loader = CatalogLoader(runtime=runtime, catalog=catalog, look=_all, take=self._take, failed=self._close)
         self.rules = CLOSED
-        """Before `start` has read them nobody may do anything."""
+        """The rules in force. Until `start` has read the catalog, nobody may do anything."""
         self.is_current = False
-        """What was applied is in force. It is not while the rows are read, such as after others took their place."""
+        """Whether the rules match the catalog as applied; false while its rows are read, such as after all of them were
+        replaced."""
         self._groups: Mapping[str, frozenset[str]] = {}
         self._on_change: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        """Read what the catalog has. Called once `applied` is told of what is applied.
+        """Read the rules from the catalog. To be called once `applied` is notified of applied commands.
 
-        Where it cannot be read, nobody may do anything until it can: that is tried in the background.
+        If the catalog cannot be read, nobody may do anything until a retry in the background succeeds.
         """
         await self._loader.start()
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when somebody may do more or less than before."""
+        """Call `callback` whenever somebody's permissions change."""
         self._on_change.append(callback)
 
     def allows(self, principal: Principal, permission: Permission, kind: Kind = Kind.CLUSTER, name: str = "") -> bool:
-        """Whether a client may do something now. `name` as in access_rules.Rule."""
+        """Whether a client has a permission now. `name` as in access_rules.Rule."""
         return self.rules.allows(principal.user, self.groups_of(principal), permission, kind, name)
 
     def groups_of(self, principal: Principal) -> frozenset[str]:
-        """Those of the catalog, and those that its token names."""
+        """A client's groups: those that the catalog gives its user, and those that its token names."""
         own = self._groups.get(principal.user)
         if own is None or principal.is_anonymous:
             return principal.groups
@@ -109,7 +110,7 @@ class AccessControl:
         _tell_of(self.rules.unknown - before)
 
     def _load_again(self) -> None:
-        """All rows may be others: until they are read nobody may do anything, but where security was off."""
+        """Read all rows again. Until they are read nobody may do anything, unless security was off."""
         self.is_current = False
         if self.rules.on:
             self.rules = CLOSED
@@ -125,7 +126,7 @@ class AccessControl:
 
     def _close(self, error: Exception) -> None:
         log.error("access expressions cannot be read, so nobody may do anything", reason=str(error))
-        if self.rules is not CLOSED:  # it was open, and it is not known whether it still is
+        if self.rules is not CLOSED:  # security was off, and whether it still is off is not known
             self.rules = CLOSED
             self._tell()
 

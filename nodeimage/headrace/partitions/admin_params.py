@@ -1,4 +1,4 @@
-"""What all of Headrace's own admin calls are made of: parameters that are checked, a right, a function that answers."""
+"""The parts of a method of Headrace's own admin API: checked parameters, a right, and a function that answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
@@ -9,28 +9,28 @@ from headrace.partitions.admin_rights import Right
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A method's parameters."""
+    """Base class of the parameters of an admin method."""
 
 
 class NoParams(Params, frozen=True):
-    """None."""
+    """The parameters of a method that takes none."""
 
 
 Run = Callable[..., Awaitable[object]]
-"""Answers a call, given its parameters, of the method's own type; and the `Caller`, where the method wants it."""
+"""Answers a call. It takes parameters of the method's own type, and the `Caller` if the method sets `of_caller`."""
 
 
 class Method(NamedTuple):
-    """A method: what it takes, what runs it, and what it asks of its caller."""
+    """An admin method: its parameters, the function that runs it, and the right that its caller needs."""
 
     params: type[Params]
     run: Run
     right: Right
     of_caller: bool = False
-    """The answer differs with who asks, so that `run` is given the `Caller`, too."""
+    """Whether the answer depends on the caller, so that `run` takes the `Caller`, too."""
     is_traced: bool = True
-    """Calls of it have spans; no: links ask it over and over."""
+    """Whether calls of the method have spans; false for methods that links call all the time."""
 
 
 Methods = Mapping[str, Method]
-"""By name."""
+"""Admin methods by name."""

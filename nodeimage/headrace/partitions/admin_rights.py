@@ -1,8 +1,8 @@
-"""The right that a call of Headrace's own admin API declares, and how a caller is held to it while security is on.
+"""Rights: what a caller of Headrace's own admin API needs while security is on, and the check of it.
 
-Every method declares one (`admin_params.Method`): a method without one does not start. A right is checked before the
-method runs, on what its parameters name; a name has one form by then, so that an alias is no way around a rule. A
-refusal does not tell whether the thing is there.
+Every method declares a right (`admin_params.Method`); the node does not start with a method that has none. The right is
+checked before the method runs, on the objects that its parameters name. Names are brought into one form first, so that
+an alias cannot get around a rule. A refusal does not reveal whether the object exists.
 
 Kinds of right:
 
@@ -24,11 +24,11 @@ from headrace.security.access_rules import PREFIX_OF, Kind, Permission
 from headrace.security.principals import Mechanism
 
 ANY: Final = tuple(Permission)
-"""Whoever may do anything with an object may see it."""
+"""All permissions: any one of them lets a caller see an object."""
 ADMIN: Final = (Permission.ADMIN,)
 COPY: Final = (Permission.COPY,)
 LONGEST_NAME: Final = 1_000
-"""Characters of a name that is looked up in the rules, which keep what they have decided."""
+"""Characters that a name may have to be looked up in the rules, which cache their decisions by name."""
 
 _CODES: Final[Mapping[Kind, Code]] = {
     Kind.CLUSTER: Code.CLUSTER_AUTHORIZATION_FAILED,
@@ -44,12 +44,12 @@ _PASSWORDS: Final = (Mechanism.PLAIN, Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_S
 
 
 class Target(NamedTuple):
-    """What a right is asked for. `name` as in access_rules.Rule."""
+    """An object on which a right is checked. `name` as in access_rules.Rule."""
 
     kind: Kind
     name: str = ""
     shown: str = ""
-    """How a refusal calls it, where `name` would tell the caller what he did not say himself."""
+    """How a refusal calls the object, where `name` would reveal to the caller what he did not name himself."""
 
 
 CLUSTER: Final = Target(Kind.CLUSTER)
@@ -58,27 +58,29 @@ Targets = Sequence[Target]
 
 
 class Right(Protocol):
-    """What a method asks of its caller."""
+    """What a caller needs to call a method."""
 
     @property
     def words(self) -> str:
-        """For the table in docs/security.md."""
+        """The right in words, for the table in docs/security.md."""
 
     async def check(self, params: Any, caller: Caller, may: Authorizer, *, method: str) -> None:
-        """Raises KafkaError with Kafka's code for what is refused, in one line that says how to get the right."""
+        """Raise KafkaError unless the caller has the right: Kafka's code for the object, and one line that says how to
+        get the right."""
 
     def is_ever_had(self, caller: Caller, may: Authorizer) -> bool:
-        """Whether a caller may hear what is wrong with his parameters: he has this right on something."""
+        """Whether a caller has this right on any object, so that he may be told what is wrong with his parameters."""
 
 
 @dataclass(frozen=True)
 class On:
-    """One of `permissions` on each of the objects that `find` makes of the parameters."""
+    """One of `permissions` on each of the objects that `find` derives from the parameters."""
 
     permissions: tuple[Permission, ...]
     where: str
     find: Callable[[Any, Caller], Targets | Awaitable[Targets]]
-    """Of the parameters, as their caller means them. Raises KafkaError for a name that nothing can have."""
+    """Returns the objects that the parameters name, as their caller means them. Raises KafkaError for an illegal
+    name."""
 
     @property
     def words(self) -> str:
@@ -107,7 +109,7 @@ class On:
 
 @dataclass(frozen=True)
 class SeesStream:
-    """Any permission on the stream whose path a parameter is, or on one of its topics."""
+    """Any permission on the stream whose path the parameter `field` is, or on one of its topics."""
 
     field: str = "path"
 
@@ -129,9 +131,9 @@ class SeesStream:
 
 @dataclass(frozen=True)
 class Own:
-    """The user whom a parameter names, who has proved who he is by his password; and the cluster's administrators.
+    """The user whom the parameter `field` names, authenticated by password; or the cluster's administrators.
 
-    A certificate or a token is no proof here: who had it for a moment could give its user a password, for ever.
+    A certificate or a token is not enough: somebody who got hold of one for a moment could set a lasting password.
     """
 
     field: str
@@ -155,7 +157,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Anybody:
-    """Whoever reaches a listener. `why` says how the method keeps what its caller may not see."""
+    """Everybody who reaches a listener. `why` says how the method itself withholds what its caller may not see."""
 
     why: str
 
@@ -176,12 +178,12 @@ CLUSTER_ADMIN: Final = On(ADMIN, "the cluster", lambda _params, _caller: (CLUSTE
 
 
 def on_stream(permissions: tuple[Permission, ...], field: str = "path") -> On:
-    """On the stream whose path a parameter is, be there one or not."""
+    """A right on the stream whose path the parameter `field` is, whether that stream exists or not."""
     return On(permissions, f"the stream `{field}`", lambda params, _: (stream_target(getattr(params, field)),))
 
 
 def on_path(permissions: tuple[Permission, ...], field: str = "path") -> On:
-    """On the path of a stream that is to be made: what stands on the nearest prefix of it decides."""
+    """A right on the path of a stream to be created: the expression on the path's nearest prefix decides."""
     return On(
         permissions,
         f"the nearest prefix of the path `{field}`",
@@ -190,7 +192,7 @@ def on_path(permissions: tuple[Permission, ...], field: str = "path") -> On:
 
 
 def on_topic(permissions: tuple[Permission, ...], field: str = "topic") -> On:
-    """On the topic that a parameter names, in whichever form."""
+    """A right on the topic that the parameter `field` names, in any form of its name."""
     return On(
         permissions,
         f"the topic `{field}`",
@@ -199,7 +201,7 @@ def on_topic(permissions: tuple[Permission, ...], field: str = "topic") -> On:
 
 
 def on_group(permissions: tuple[Permission, ...], field: str = "group") -> On:
-    """On the group of consumers that a parameter names."""
+    """A right on the consumer group that the parameter `field` names."""
     return On(
         permissions,
         f"the group `{field}`",
@@ -208,18 +210,18 @@ def on_group(permissions: tuple[Permission, ...], field: str = "group") -> On:
 
 
 def stream_target(path: str) -> Target:
-    """A stream. Raises KafkaError for what is too long to be one's path."""
+    """The stream at a path, as a target. Raises KafkaError if the path is too long."""
     return Target(Kind.STREAM, _bounded(path))
 
 
 def topic_target(name: str, default_stream: str) -> Target:
-    """A topic by any of its names. Raises KafkaError for what is none."""
+    """The topic of any of its names, as a target. Raises KafkaError for an illegal name."""
     topic = split(_bounded(name, most=MAX_LENGTH), default_stream)
     return Target(Kind.TOPIC, topic.full)
 
 
 def check(permissions: tuple[Permission, ...], target: Target, caller: Caller, may: Authorizer, *, method: str) -> None:
-    """Raises KafkaError unless a caller has one of these permissions on an object; the audit is told of it."""
+    """Raise KafkaError unless a caller has one of these permissions on an object; the decision is audited."""
     if len(permissions) == 1:
         allowed = may.allows(caller, permissions[0], target.kind, target.name, api=method)
     else:
@@ -229,7 +231,7 @@ def check(permissions: tuple[Permission, ...], target: Target, caller: Caller, m
 
 
 def lacking(permissions: Iterable[Permission], target: Target, caller: Caller) -> KafkaError:
-    """Who lacks what on which object, and how to get it."""
+    """The error that names the caller, the permission that he lacks, the object, and how to get the permission."""
     wanted = tuple(permissions)
     what = "every permission" if wanted == ANY else " and ".join(wanted)
     option = f"--{wanted[0]}" if len(wanted) == 1 else "--consume"
@@ -244,7 +246,7 @@ def lacking(permissions: Iterable[Permission], target: Target, caller: Caller) -
 
 
 def unknown_to(caller: Caller, may: Authorizer, method: str) -> KafkaError:
-    """In place of an answer that says what there is, for somebody without rights."""
+    """The error for a caller without any rights, in place of an answer that would reveal which objects exist."""
     reason = "no such method, or none with these parameters, that the user may call"
     may.refused(caller, Permission.ADMIN, Kind.CLUSTER, "", reason=reason, api=method)
     return KafkaError(
@@ -271,7 +273,8 @@ def written(kind: Kind, name: str) -> str:
 
 
 def read_object(text: str) -> Target:
-    """What `written` wrote; a topic may be named by its alias, too. Raises KafkaError for what is no object."""
+    """The object of a text as `written` returns it; a topic may also be named by its alias. Raises KafkaError for any
+    other text."""
     kind, colon, rest = text.partition(":")
     if text == "cluster":
         return CLUSTER
@@ -287,7 +290,7 @@ def read_object(text: str) -> Target:
     if text.startswith("/") and not colon:
         return Target(Kind.STREAM, check_stream(text))
     if text.startswith("/") or ".." in text:
-        return topic_target(text, DEFAULT_STREAM)  # no bare name gets here
+        return topic_target(text, DEFAULT_STREAM)  # the name is never bare here, so the default stream does not matter
     raise _no_object(
         text,
         "write /stream, /stream:topic, /path/*, cluster, group:NAME, group:PREFIX*, transactional-id:NAME or "

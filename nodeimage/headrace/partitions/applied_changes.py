@@ -1,8 +1,8 @@
-"""What commands of the catalog change here once they are applied: topics and partitions in memory, and open frames.
+"""Applies commands of the catalog to the topics and partitions in memory, and writes open frames.
 
-Applied commands come in order, on the loop, from whichever node they were submitted. Each leaves memory as the catalog
-has it from then on; what is being read from the catalog meanwhile is read again. Where records have lost their owner,
-or lie below a log start now, whoever looks after the disk is told.
+Applied commands arrive in order, on the loop, whichever node submitted them. After each, memory agrees with the
+catalog; reads of the catalog that were under way are repeated. Disk maintenance is notified where records have lost
+their owner, or now lie below their partition's log start.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ log = structlog.get_logger()
 
 
 class DiskMaintenance(Protocol):
-    """What is told of records that died, and frees their bytes (storage.maintenance.Maintenance)."""
+    """Frees the bytes of dead records (implemented by storage.maintenance.Maintenance)."""
 
     def bytes_died(self) -> None:
-        """Some records no longer have an owner, or lie below their partition's log start now."""
+        """Some records no longer have an owner, or now lie below their partition's log start."""
 
     def rows_replaced(self) -> None:
-        """All rows may be other ones."""
+        """All rows of the catalog have been replaced."""
 
 
 class AppliedChanges:
-    """Brings applied commands to topics and partitions."""
+    """Passes applied commands on to topics, partitions and disk maintenance."""
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class AppliedChanges:
                             self._rolled(rolled)
 
     def _open(self, outcomes: Sequence[Any]) -> None:
-        """Write the open frames of new partitionlets into their containers; nobody waits for them."""
+        """Write the open frames of new partitionlets into those of their containers that this node leads, without
+        waiting for them."""
         by_container: dict[ContainerId, list[tuple[TopicRow, PartitionletRow]]] = {}
         for made in outcomes:
             if made.code is Code.NONE and made.topic is not None:
@@ -125,7 +126,7 @@ class AppliedChanges:
                     container.append_control(FrameType.OPEN, payload).add_done_callback(_retrieve)
 
     def _rolled(self, item: Rolled) -> None:
-        """A partition goes on in another partitionlet, whoever drove the roll."""
+        """A partition continues in another partitionlet, whichever node drove the roll."""
         topic = self._topics.cached_id(item.topic_id)
         self._partitions.chain_changed(item.topic_id, item.partition)
         if item.resume >= 0:
@@ -134,7 +135,7 @@ class AppliedChanges:
             return
         topic.encoded = None
         partition = topic.partitions.get(item.partition)
-        # While it is rolling, whoever drives the roll here sees to it.
+        # While a partition is rolling, this node drives the roll, which updates the partition itself.
         if partition is not None and not partition.rolling and partition.open == item.sealed:
             self._partitions.moved_away(topic, item.partition)
 
@@ -147,7 +148,7 @@ class AppliedChanges:
         partition.log_start = max(partition.log_start, result.offset)
         if result.dropped:
             gone = set(result.dropped)
-            # The last one too, where it has been sealed: who rolls it has not heard of that yet, and looks at it still.
+            # The last partitionlet stays even where it is sealed and dropped: its roll may not know yet, and uses it.
             partition.chain = tuple(row for row in partition.chain[:-1] if row.id not in gone) + partition.chain[-1:]
         partition.wake_all()
 
@@ -161,10 +162,10 @@ class AppliedChanges:
             )
         self._log_start_moved(item.topic_id, item.partition, result)
 
-    # --- other rows
+    # --- replaced rows
 
     def _replaced(self) -> None:
-        """All rows may be other ones."""
+        """All rows of the catalog have been replaced."""
         self._partitions.rows_replaced()
         self._topics.rows_replaced()
         self._maintenance.rows_replaced()
@@ -178,6 +179,6 @@ class AppliedChanges:
 
 
 def _retrieve(appended: "asyncio.Future[Position]") -> None:
-    """Take note of a frame that could not be written: the catalog has what it says, so only a rebuild would miss it."""
+    """Log a frame that could not be written. The catalog has its contents, so only a rebuild would miss it."""
     if not appended.cancelled() and (error := appended.exception()) is not None:
         log.warning("an open frame was not written", reason=str(error))

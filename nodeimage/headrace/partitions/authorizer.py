@@ -1,7 +1,7 @@
-"""Asks what a client may do, and tells the audit of it: the one door to `AccessControl` for everything that answers.
+"""Authorization and its audit: everything that answers requests checks permissions here, not in `AccessControl`.
 
-While security is off everybody may do everything, and asking costs an attribute's look-up. What is decided holds for
-this moment alone: whoever waits (a parked fetch) asks again when `on_change` calls.
+While security is off everybody may do everything, and a check costs one attribute look-up. A decision holds for the
+moment only: a waiting request (a parked fetch) is checked again when `on_change` calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from headrace.security.audit import AuditEvent, AuditLog, Change
 from headrace.security.principals import Principal
 
 DESCRIBE = "describe"
-"""The audit's action for somebody who may not even see an object."""
+"""The audited action of a client that may not even see an object."""
 
 
 class Authorizer:
-    """Of one node. Everything is on the loop's thread."""
+    """Checks what clients of this node may do. All methods run on the loop's thread."""
 
     def __init__(self, *, runtime: Runtime, access: AccessControl, audit: AuditLog) -> None:
         self._runtime = runtime
@@ -27,18 +27,18 @@ class Authorizer:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is ever refused: security is on."""
+        """Whether security is on. While it is off, nothing is refused."""
         return self._access.rules.on
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when somebody may do more or less than before."""
+        """Call `callback` whenever somebody's permissions change."""
         self._access.on_change(callback)
 
     def allows(
         self, caller: Caller, permission: Permission, kind: Kind = Kind.CLUSTER, name: str = "", *, api: str = ""
     ) -> bool:
-        """Whether a client may do something now; a denial is told to the audit. `name` as in access_rules.Rule: of a
-        topic `/stream:topic`, never an alias. `api`: by which call, for the audit.
+        """Whether a client has a permission now; denials are audited. `name` as in access_rules.Rule: for a topic
+        `/stream:topic`, never an alias. `api`: the client's call, for the audit.
         """
         if not self._access.rules.on:
             return True
@@ -58,7 +58,7 @@ class Authorizer:
         api: str = "",
         action: str = DESCRIBE,
     ) -> bool:
-        """Whether a client has one of these permissions now. `action`: as what a denial is told to the audit."""
+        """Whether a client has one of these permissions now. `action`: the action under which a denial is audited."""
         rules = self._access.rules
         if not rules.on:
             return True
@@ -78,11 +78,11 @@ class Authorizer:
         return False
 
     def sees(self, caller: Caller, permissions: Sequence[Permission], kind: Kind, name: str) -> bool:
-        """The same without the audit: for lists, which leave out what a client may not see."""
+        """As `allows_any`, without the audit: for lists, which leave out what a client may not see."""
         return self.permits(caller.principal, permissions, kind, name)
 
     def permits(self, principal: Principal, permissions: Sequence[Permission], kind: Kind, name: str) -> bool:
-        """The same of a user, whose connection may be gone."""
+        """As `sees`, for a user whose connection may be gone."""
         rules = self._access.rules
         if not rules.on:
             return True
@@ -90,23 +90,23 @@ class Authorizer:
         return any(rules.allows(principal.user, groups, permission, kind, name) for permission in permissions)
 
     def decided_by(self, topic: str) -> str:
-        """As AccessRules.decided_by: two topics with the same are allowed alike, to everybody."""
+        """As AccessRules.decided_by: everybody has the same permissions on two topics with the same result."""
         return self._access.rules.decided_by(topic)
 
     def sees_stream(self, caller: Caller, path: str) -> bool:
-        """Whether a client has any permission on a stream, or on a topic of it that has expressions of its own."""
+        """Whether a client has any permission on a stream, or on one of its topics with expressions of their own."""
         access, principal = self._access, caller.principal
         return self.sees(caller, tuple(Permission), Kind.STREAM, path) or any(
             access.allows(principal, permission, kind, name) for kind, name, permission in access.rules.of_topics(path)
         )
 
     def differs_by_topic(self, permission: Permission, path: str) -> bool:
-        """Whether topics of a stream have expressions of their own for a permission, and security is on."""
+        """Whether security is on and some topics of a stream have expressions of their own for a permission."""
         rules = self._access.rules
         return rules.on and any(each is permission for _, _, each in rules.of_topics(path))
 
     def allows_some_topic(self, caller: Caller, permission: Permission) -> bool:
-        """Whether a client has a permission on some topic, stream or path, be there one or not. Not audited."""
+        """Whether a client has a permission on some topic, stream or path, existing or not. Not audited."""
         rules = self._access.rules
         if not rules.on:
             return True
@@ -114,20 +114,20 @@ class Authorizer:
         return rules.any_topic(principal.user, self._access.groups_of(principal), permission)
 
     def tells(self, permission: Permission) -> bool:
-        """Whether the audit is told of each time that a permission is used, so that no decision may be kept."""
+        """Whether every use of a permission is audited, so that decisions must not be cached."""
         return self._audit.wants(permission, allowed=True)
 
     def explain(self, caller: Caller, permission: Permission, kind: Kind = Kind.CLUSTER, name: str = "") -> Decision:
-        """Whether and why."""
+        """Whether a client has a permission now, and why."""
         principal = caller.principal
         return self._access.rules.explain(principal.user, self._access.groups_of(principal), permission, kind, name)
 
     def refused(self, caller: Caller, action: str, kind: Kind, name: str, *, reason: str, api: str = "") -> None:
-        """Tell the audit of a denial that was decided elsewhere."""
+        """Audit a denial that was decided elsewhere."""
         self._tell(caller, action, kind, name, allowed=False, reason=reason, api=api)
 
     def changed(self, caller: Caller, change: Change, kind: str, name: str, what: str, *, api: str = "") -> None:
-        """Tell the audit of a change that took place. `what`: in a few words, and never a secret."""
+        """Audit a change that was made. `what`: the change in a few words, without secrets."""
         self._tell(caller, change, kind, name, allowed=True, reason=what, api=api)
 
     def _tell(self, caller: Caller, action: str, kind: str, name: str, *, allowed: bool, reason: str, api: str) -> None:

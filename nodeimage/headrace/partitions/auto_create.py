@@ -1,7 +1,7 @@
-"""Topics that are made on first use, in streams whose policy allows it.
+"""Auto-creation of topics on first use, in streams whose policy allows it.
 
-Responsible for the command, one for however many topics: where their partitions lie, and why there is none. Holds
-nothing: who asks looks up what was made (topics.py).
+Responsible for the one command that creates all topics of a request: it places their partitions, and reports why a
+topic is not created. Keeps no state: the caller looks up the created topics (topics.py).
 """
 
 import time
@@ -24,10 +24,12 @@ async def make_topics(
     placement: Placement,
     may_create: Callable[[str], bool] | None = None,
 ) -> dict[str, KafkaError | None]:
-    """By full name, why each was not made; None for one that was made, or was there. By now it may be deleted again.
+    """Create topics; returns by full name why each was not created, None for one that was created or existed already,
+    which may have been deleted again since.
 
-    `may_create`: whether the client may, by the full name; TOPIC_AUTHORIZATION_FAILED where it may not, as at Kafka.
-    Left out are those whose stream is not there or makes none, and those that the catalog refused for good.
+    `may_create`: whether the client may create the topic of a full name; where it may not, TOPIC_AUTHORIZATION_FAILED,
+    as in Kafka. The result leaves out topics whose stream does not exist or does not auto-create, and those that the
+    catalog refused permanently.
     """
     paths = sorted({name.stream for name in names})
     if not names:

@@ -1,12 +1,12 @@
 """Comparison of a batch's records with the batch that is stored under its sequence, where only they can tell whether it
 is a duplicate. Duplicates are recognized in producer_state.py; this module serves the one case that it leaves open.
 
-A producer that calls one topic by two names counts sequences for each name, so a sequence may come twice for different
-batches; the name tells them apart (producer_state.py). The log does not record the name by which a batch came. After a
-restart, a roll or a change of leader, a batch whose sequence is stored but whose time differs is therefore either a
-duplicate that was encoded again (as kafkajs does) or the first batch under a second name. It is refused for the moment
-and compared with the stored batch: when the producer sends it again, its name is known to belong to the stored
-sequence, or not to.
+A producer that calls one topic by two names counts sequences for each name, so a sequence may arrive twice for
+different batches; the name tells them apart (producer_state.py). The log does not record the name under which a batch
+was sent. After a restart, a roll or a change of leader, a batch whose sequence is stored but whose time differs is
+therefore either a duplicate that was encoded again (as kafkajs does) or the first batch under a second name. It is
+refused with a retriable error and compared with the stored batch: when the producer sends it again, its name is known
+to belong to the stored sequence, or not to.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ __all__ = ["BatchComparison", "same_records"]
 log = structlog.get_logger()
 
 AT_ONCE: Final = 16
-"""Batches compared at the same time, each held in memory. Producers send the others again."""
+"""Limit of batches that are compared at the same time, each held in memory. Producers send the others again."""
 
 
 class BatchComparison:
@@ -58,7 +58,7 @@ class BatchComparison:
             same = await self._is_stored(partition, header, batch, known)
         except (HeadraceError, OSError) as error:
             log.info("a repeat was not looked up", topic=name, partition=partition.index, reason=str(error))
-            return  # it is looked up when it comes again
+            return  # the batch is compared when its producer sends it again
         if same:
             partition.producers.heard(header.producer_id, source=source, name=name)
         elif same is not None:
@@ -67,7 +67,7 @@ class BatchComparison:
     async def _is_stored(
         self, partition: Partition, header: BatchHeader, batch: bytes, known: KnownBatch
     ) -> bool | None:
-        """None: the stored one is not committed yet."""
+        """Whether `batch` is the stored batch `known`; None while the stored batch is not committed yet."""
         offset = known.base_offset
         row = next((row for row in partition.chain if row.first <= offset and (row.end < 0 or offset < row.end)), None)
         if row is None or offset < partition.log_start:
@@ -80,8 +80,8 @@ class BatchComparison:
 
 
 def same_records(one: tuple[BatchHeader, Buffer], stored: tuple[BatchHeader, Buffer]) -> bool:
-    """[blocking] Whether two batches have the same records but for their times and offsets. What cannot be read is no
-    repeat of what can."""
+    """[blocking] Whether two batches have the same records, apart from their times and offsets; false if either cannot
+    be read."""
     if one[0].record_count != stored[0].record_count:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Who asks for something: a client, as far as answers differ with it."""
+"""The client that sent a request, as far as answers depend on it."""
 
 from typing import Protocol
 
@@ -10,20 +10,21 @@ class Caller(Protocol):
 
     @property
     def listener(self) -> str:
-        """The name of the listener by which it came; nodes may have other addresses for its clients."""
+        """The name of the listener that the client connected to; nodes may have different addresses for each
+        listener."""
 
     @property
     def default_stream(self) -> str:
-        """The path of the stream that a topic's name without a path is of, at that listener."""
+        """The path of the stream to which topic names without a path refer at the client's listener."""
 
     @property
     def peer(self) -> str:
-        """Its address, for the log."""
+        """The client's address, for the log."""
 
     @property
     def principal(self) -> Principal:
-        """Who it is."""
+        """The user whom the client has authenticated as."""
 
     @property
     def client_id(self) -> str | None:
-        """What it calls itself."""
+        """The client id that the client gives itself."""

@@ -1,7 +1,7 @@
-"""Loads what a part of a node holds of the catalog: when the node starts, and again after other rows took their place.
+"""Loads a component's copy of catalog rows: when the node starts, and again after all rows were replaced.
 
-In between the part follows the commands that are applied, and counts them here by `changed`: what was read before one
-of them is read again. What cannot be read is tried again until it can, in the background.
+In between the component follows the applied commands itself, and calls `changed` for each: a read that was under way is
+then repeated. A read that fails is retried in the background until it succeeds.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 
 READ_AGAIN_S: Final = 1.0
-"""After the catalog could not be read."""
+"""Seconds until the next attempt after the catalog could not be read."""
 
 T = TypeVar("T")
 
 
 class CatalogLoader(Generic[T]):
-    """Of one part. Everything is on the loop's thread, but for `look`."""
+    """Loads the rows of one component. Everything runs on the loop's thread, except `look`."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class CatalogLoader(Generic[T]):
         take: Callable[[T], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """`look`: [blocking] reads the rows. `take` is called with what is up to date, `failed` with why nothing is
-        read."""
+        """`look`: [blocking] reads the rows. `take` is called with rows that are up to date, `failed` with the error of
+        a failed read."""
         self._runtime = runtime
         self._catalog = catalog
         self._look = look
@@ -42,21 +42,21 @@ class CatalogLoader(Generic[T]):
         self._changes = 0
 
     async def start(self) -> None:
-        """Load for the first time. Called once the part is told of what is applied."""
+        """Load for the first time. To be called once the component is notified of applied commands."""
         if not await self._try_to_load():
             self._runtime.spawn(self._load())
 
     def changed(self) -> None:
-        """A command was applied that changes what the part holds."""
+        """A command was applied that changes the component's rows."""
         self._changes += 1
 
     def load_again(self) -> None:
-        """All rows may be others."""
+        """Load again, since all rows have been replaced."""
         self._changes += 1
         self._runtime.spawn(self._load())
 
     async def _load(self) -> None:
-        while not await self._try_to_load():  # noqa: ASYNC110  # of a file that others mend
+        while not await self._try_to_load():  # noqa: ASYNC110  # no event tells when the file becomes readable again
             await asyncio.sleep(READ_AGAIN_S)
 
     async def _try_to_load(self) -> bool:

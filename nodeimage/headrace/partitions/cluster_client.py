@@ -1,7 +1,7 @@
-"""What a node knows of the other nodes, and how it asks them.
+"""The cluster as this node sees it, and requests to its other nodes.
 
-The records come from the view of the cluster store, so what is said here may be a moment old; whoever is asked checks
-again, and refuses what it does not lead. Knows nothing of Kafka's APIs.
+The records come from this node's view of the cluster store, so they may be slightly out of date; a node that receives a
+request checks again, and refuses it for a container that it does not lead. Knows nothing of Kafka's APIs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,11 +21,11 @@ from headrace.store.view import ClusterView
 A = TypeVar("A", bound=Message)
 
 CALL_S = 5.0
-"""How long a peer's answer is waited for."""
+"""Seconds to wait for another node's answer."""
 
 
 class Event(Protocol):
-    """Something that the controller did (control.events.Event)."""
+    """An action of the controller (control.events.Event)."""
 
     @property
     def at(self) -> Millis: ...
@@ -41,17 +41,17 @@ class Event(Protocol):
 
 
 class ClusterTime(Protocol):
-    """What time it is, whatever one node's clock shows (control.cluster_clock.Clocks)."""
+    """The time of the cluster, independent of any single node's clock (control.cluster_clock.Clocks)."""
 
     def now(self) -> Millis:
-        """The cluster's time, or this node's own."""
+        """The cluster's time; this node's own where that is not known."""
 
     def agreed(self) -> Millis | None:
-        """The cluster's time; None: it is not known."""
+        """The cluster's time; None where it is not known."""
 
 
 class ControllerLink(Protocol):
-    """This node's part in deciding (control.controller.Controller)."""
+    """The controller on this node (control.controller.Controller)."""
 
     @property
     def events(self) -> Iterable[Event]: ...
@@ -60,17 +60,17 @@ class ControllerLink(Protocol):
     def clocks(self) -> ClusterTime: ...
 
     def clocks_off(self) -> Mapping[NodeId, float]:
-        """By how many seconds clocks are ahead of the cluster's time, of those that are off."""
+        """The nodes whose clocks are off, each with the seconds by which its clock is ahead of the cluster's time."""
 
     def dead(self) -> frozenset[NodeId]:
-        """The registered nodes that are dead as far as this one can tell."""
+        """The registered nodes that are dead as far as this node can tell."""
 
     async def create(self, *, first: NodeId, volume: VolumeRecord) -> ContainerRecord:
-        """Make a container now."""
+        """Create a container now."""
 
 
 class ClusterClient:
-    """The cluster as this node sees it, and calls to its other nodes."""
+    """The cluster as this node sees it, and requests to its other nodes."""
 
     def __init__(self, *, node_id: NodeId, view: ClusterView, replicas: Replicas, peers: PeerClient) -> None:
         self.node_id = node_id
@@ -90,11 +90,11 @@ class ClusterClient:
         return max(1, len(self.view.nodes))
 
     def node(self, node_id: NodeId) -> NodeRecord | None:
-        """One node."""
+        """A storage node's record; None for an unknown node."""
         return self.view.nodes.get(node_id)
 
     def record(self, container_id: ContainerId) -> ContainerRecord | None:
-        """A container's record."""
+        """A container's record; None for an unknown container."""
         return self.view.containers.get(container_id)
 
     def is_deleted(self, container_id: ContainerId) -> bool:
@@ -102,7 +102,8 @@ class ClusterClient:
         return self.view.is_deleted(container_id)
 
     def leader(self, container_id: ContainerId) -> tuple[NodeId, Epoch] | None:
-        """Who leads a container, in which epoch; as this node itself knows where it leads."""
+        """The node that leads a container, and its epoch. For a container that this node leads, its own state counts
+        rather than the record."""
         container = self.replicas.led.get(container_id)
         if container is not None:
             return self.node_id, container.epoch
@@ -116,7 +117,7 @@ class ClusterClient:
 
     @property
     def catalog_container(self) -> Leader | None:
-        """The catalog's container, where this node leads it."""
+        """The catalog's container if this node leads it, else None."""
         record = self.catalog
         return None if record is None else self.replicas.led.get(record.container_id)
 
@@ -129,10 +130,10 @@ class ClusterClient:
         ]
 
     def any_log(self, container_id: ContainerId) -> tuple[ContainerLog, Position] | None:
-        """The log of this node's replica, if it has one, and what of it is committed."""
+        """The log of this node's replica of a container and its committed position; None without a replica."""
         return self.replicas.any_log(container_id)
 
-    # --- asking
+    # --- requests
 
     async def ask_leader(
         self,

@@ -1,7 +1,7 @@
-"""Who this node is, and the cluster as its clients are told of it: which nodes there are, who leads and holds what.
+"""This node's identity, and the cluster's layout for clients: its nodes, and the leaders and replicas of containers.
 
-Made of the cluster's records, which may be a moment old: whoever is asked for what it does not lead says so. What is
-told is kept until the layout changes, since clients ask for it all the time.
+The layout derives from the cluster's records, which may be slightly out of date: a node refuses requests for what it
+does not lead. Results are cached until the layout changes, since clients request them all the time.
 """
 
 import time
@@ -15,32 +15,32 @@ from headrace.partitions.cluster_client import ClusterClient
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What an operator sets for one node. Sizes are bytes."""
+    """The settings of one node, made by its operator. Sizes are bytes."""
 
     chunk_bytes: int = 256 * 1024 * 1024
     container_bytes: int = 16 * 1024 * 1024 * 1024
     partitionlet_bytes: int = 2 * 1024 * 1024 * 1024
     disk_quota: int = 0
-    """0: the whole disk."""
+    """Bytes of the disk that the node may use; 0: the whole disk."""
     disk_reserve: int = 256 * 1024 * 1024
-    """Room on the disk that new chunks leave free."""
+    """Bytes of the disk that new chunks leave free."""
     rebalance_delay_ms: int = 50
-    """How long a group's first rebalance waits for more members."""
+    """Milliseconds for which a group's first rebalance waits for more members."""
     snapshot_rate: int = 32 * 1024 * 1024
-    """Bytes a second of the catalog's snapshots that this node sends to all others together; 0: no limit."""
+    """Bytes of catalog snapshots per second that this node sends to all other nodes together; 0: no limit."""
     max_connections: int = 0
-    """Of clients; 0: as many as the process has descriptors for."""
+    """Limit of client connections; 0: as many as the process has descriptors for."""
     max_connections_per_ip: int = 0
-    """0: half of `max_connections`."""
+    """Limit of client connections from one address; 0: half of `max_connections`."""
     connections_max_idle_ms: int = 600_000
     metrics_topics: int = 0
-    """Most topics whose traffic `/metrics` tells by topic; 0: none."""
+    """Limit of topics whose traffic `/metrics` shows by topic; 0: none."""
     fsync: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who this node is."""
+    """This node's identity and settings."""
 
     node_id: NodeId
     cluster_id: str
@@ -52,7 +52,7 @@ class NodeIdentity:
 
 
 class Address(NamedTuple):
-    """A node as clients reach it."""
+    """A node, and where clients reach it."""
 
     node_id: NodeId
     host: str
@@ -61,23 +61,23 @@ class Address(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Who leads and who holds a container."""
+    """The leader and the replicas of a container."""
 
     leader: NodeId
     epoch: Epoch
     replicas: Sequence[NodeId]
     in_sync: Sequence[NodeId]
-    """Those that are dead left out: at its minimum the in-sync set of the records keeps them (invariant 6)."""
+    """The in-sync set without dead nodes, which the record keeps while the set is at its minimum (invariant 6)."""
     away: Sequence[NodeId]
-    """Replicas on nodes that are dead, or not known."""
+    """Replicas on nodes that are dead or unknown."""
 
 
 class Layout:
-    """What clients are told."""
+    """The nodes of the cluster and the placement of containers, as answers to clients show them."""
 
     def __init__(self, cluster: ClusterClient, node: NodeIdentity) -> None:
         self.version = 0
-        """Rises with every change of who leads what and of the nodes: what was made of them before is made anew."""
+        """Rises with every change of a leader or a node; whatever was derived from an older version is out of date."""
         self._cluster = cluster
         self._node = node
         self._nodes: list[NodeId] | None = None
@@ -85,19 +85,19 @@ class Layout:
         self._placed: dict[ContainerId, Placed | None] = {}
 
     def changed(self) -> None:
-        """A record of a node or a container has changed, or this node leads something or leads it no more."""
+        """A record of a node or a container has changed, or this node has begun or ceased to lead a container."""
         self.version += 1
         self._placed.clear()
         self._nodes = None
 
     def see(self, dead: frozenset[NodeId]) -> None:
-        """These nodes are dead."""
+        """Take note of which nodes are dead."""
         if dead != self._dead:
             self._dead = dead
             self.changed()
 
     def address(self, node_id: NodeId, listener: str) -> Address | None:
-        """The address of a node for clients that came through a listener; None for a node that is not known."""
+        """The address of a node for clients of a listener; None for an unknown node."""
         node = self._cluster.node(node_id)
         if node is not None:
             return Address(node_id, *node.address(listener), node.zone or None)
@@ -106,7 +106,7 @@ class Layout:
         return None
 
     def addresses(self, listener: str) -> list[Address]:
-        """The nodes that a client should know, by id: all but those that have said that they stop, and lead nothing."""
+        """The nodes that a client should know, by id: all except those that are stopping and lead nothing."""
         if self._nodes is None:
             leads = {record.leader for record in self._cluster.view.containers.values() if record.state != "deleted"}
             known = {node.node_id for node in self._cluster.nodes() if not node.stopping or node.node_id in leads}
@@ -114,12 +114,12 @@ class Layout:
         return [address for node_id in self._nodes if (address := self.address(node_id, listener)) is not None]
 
     def living(self, listener: str) -> list[Address]:
-        """Those of `addresses` that are not dead. Metadata tells of the dead ones too: they come back, or others lead
-        soon, and clients that ask them meanwhile try again."""
+        """The nodes of `addresses` that are not dead. Metadata answers contain dead nodes, too: they come back, or
+        other nodes lead soon, and clients that try to reach them meanwhile retry."""
         return [address for address in self.addresses(listener) if address.node_id not in self._dead]
 
     def placed(self, container_id: ContainerId) -> Placed | None:
-        """A container; None: nobody is known to lead it."""
+        """The leader and replicas of a container; None if its leader is not known."""
         if container_id not in self._placed:
             self._placed[container_id] = self._look_up(container_id)
         return self._placed[container_id]

@@ -1,6 +1,6 @@
-"""What Produce knows of writes to copies that are passed on to their home; `links/failover/forwarding.py` does it.
+"""The interface by which Produce forwards writes to a copy to the topic's home cluster.
 
-Nothing of it is touched by a write to a topic that was always at home here.
+`links/failover/forwarding.py` implements it. A write to a topic whose home was always here involves none of it.
 """
 
 from typing import Protocol
@@ -11,35 +11,35 @@ from headrace.wire.produce import PartitionRecords, ProduceResult
 
 
 class Done(Protocol):
-    """Told once what came of a batch: the home's result, an error, or None where nobody knows.
+    """Called once with a batch's outcome: the home's result, an error, or None where the outcome is not known.
 
-    `shared`: it was not tried itself, but stood behind one to which this happened.
+    `shared`: the batch was not sent itself; the outcome is that of an earlier batch that it waited behind.
     """
 
     def __call__(self, outcome: ProduceResult | KafkaError | None, shared: bool) -> None: ...
 
 
 class Forwards(Protocol):
-    """Passes on batches."""
+    """Forwards batches to the home clusters of their topics."""
 
     def accepts(self, topic: Topic) -> bool:
-        """Whether writes to this copy are passed on."""
+        """Whether writes to this copy are forwarded."""
         ...
 
     @property
     def full(self) -> bool:
-        """As many bytes wait as may: wait for `room` before the next `send`."""
+        """Whether the bytes that wait are at their limit: await `room` before the next `send`."""
         ...
 
     async def room(self) -> None:
-        """Until it is not full; whoever goes on at once may send."""
+        """Wait until there is room; a caller that continues without another await may send."""
         ...
 
     def send(self, session: int, topic: Topic, part: PartitionRecords, *, timeout_ms: int, done: Done) -> None:
-        """Pass on one sound batch behind those before it. `session`: the number of the producer's connection."""
+        """Forward one valid batch, after those sent before. `session`: the number of the producer's connection."""
         ...
 
 
 def must_wait(forwards: Forwards, topic: Topic) -> bool:
-    """Whether what is written to a topic goes to its home, and has to wait for room on the way."""
+    """Whether writes to a topic are forwarded to its home, and have to wait for room first."""
     return forwards.full and topic.home is not None and forwards.accepts(topic)

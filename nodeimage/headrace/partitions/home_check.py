@@ -1,8 +1,9 @@
-"""Whether a partition takes records here, from producers or from a link (DESIGN section 9).
+"""Checks whether a partition accepts records in this cluster, from producers or from a link (DESIGN section 9).
 
-A topic's home is what the catalog says now; a partition is *settled* for a home once it was rolled for it. Between the
-two nothing is appended. At home producers write, from the offset on at which that home begins; up to there, and
-elsewhere altogether, records come from other clusters and keep their offsets. So no offset is ever given twice.
+A topic's home is the one that the catalog has now; a partition is *settled* for a home once it was rolled for it. In
+between nothing is appended. In the home cluster producers write from the offset on at which the home begins; below that
+offset, and in all other clusters, records come from other clusters and keep their offsets. So no offset is ever
+assigned twice.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from headrace.wire.batch import BatchHeader
 
 
 def home_of(row: TopicRow, own_cluster: str) -> Home:
-    """A topic's home; this cluster's lowest where it was never another."""
+    """A topic's home; this cluster with counter 0 if the home was never moved."""
     return row.home if row.home is not None else Home(0, own_cluster)
 
 
@@ -29,26 +30,26 @@ def is_settled_for(home: Home | None, settled: Home | None) -> bool:
 
 
 def is_settled(topic: Topic, partition: Partition) -> bool:
-    """Whether a partition was rolled for the home that its topic has, or was made under it."""
+    """Whether a partition was rolled for its topic's present home, or created under it."""
     return is_settled_for(topic.home, partition.home)
 
 
 class HomeAddresses:
-    """Where clients reach the clusters that are homes of copies here, as far as links know it."""
+    """The addresses at which clients reach the home clusters of copies, as far as links know them."""
 
     def __init__(self) -> None:
         self._by_cluster: Mapping[str, str] = {}
 
     def replace(self, addresses: Mapping[str, str]) -> None:
-        """By cluster id, all that are known."""
+        """Set all known addresses, by cluster id."""
         self._by_cluster = addresses
 
     def of(self, cluster: str) -> str | None:
-        """A cluster's address; None where it is not known."""
+        """A cluster's address; None if it is not known."""
         return self._by_cluster.get(cluster)
 
     def elsewhere(self, name: str, home: Home) -> KafkaError:
-        """What a client gets that wants to change a topic where it is a copy. `name`: what it calls the topic."""
+        """The error for a client that tries to change a copy of a topic. `name`: what the client calls the topic."""
         address = self.of(home.cluster)
         return KafkaError(
             Code.POLICY_VIOLATION,
@@ -58,20 +59,20 @@ class HomeAddresses:
 
 
 class HomeCheck:
-    """What a topic's home lets be written here."""
+    """Decides which records a partition accepts in this cluster, given its topic's home."""
 
     def __init__(
         self, *, runtime: Runtime, own_cluster: str, addresses: HomeAddresses, due: Callable[[Partition], bool]
     ) -> None:
-        """`own_cluster`: this cluster's id. `due`: whether a partition's next batch belongs in a new partitionlet."""
+        """`own_cluster`: this cluster's id. `due`: whether a partition has to roll before its next batch."""
         self._runtime = runtime
         self._own_cluster = own_cluster
         self._addresses = addresses
         self._due = due
 
     def refusal(self, topic: Topic, partition: Partition, *, name: str) -> KafkaError | None:
-        """Why a producer may not write to a partition of a topic that has a home in the catalog; None: it may. `name`:
-        what the producer calls the topic."""
+        """Why a producer may not write to a partition now; None if it may, as always where the topic's home was never
+        moved. `name`: what the producer calls the topic."""
         home = topic.home
         if home is None:
             return None
@@ -88,11 +89,11 @@ class HomeCheck:
         return None
 
     def elsewhere(self, name: str, home: Home) -> KafkaError:
-        """What a client gets that wants to change a topic where it is a copy."""
+        """As `HomeAddresses.elsewhere`."""
         return self._addresses.elsewhere(name, home)
 
     def shown(self, home: Home) -> dict[str, object]:
-        """For people, with its address where links know it."""
+        """A home as fields for users, with the cluster's address if links know it."""
         address = self._addresses.of(home.cluster)
         return {"cluster": home.cluster, "counter": home.counter, **({} if address is None else {"address": address})}
 
@@ -105,15 +106,17 @@ class HomeCheck:
         *,
         waiting: Waiting,
     ) -> bool:
-        """Append a batch of the topic's home at its own offsets; `waiting` hears of its commit. False: it is here.
+        """Append a batch from the topic's home at its own offsets; `waiting` is notified of its commit. Returns False
+        if the partition has the batch already.
 
-        `batch` is writable: its leader epoch becomes ours, all else stays as it is. It was checked (`read_batch`, with
-        `from_client` false), and it follows what was appended before, with or without a gap.
+        `batch` is writable: its leader epoch is replaced by this partition's, everything else stays as it is. It was
+        checked (`read_batch`, with `from_client` false), and follows what was appended before, with or without a gap.
 
-        Raises, with nothing changed: KafkaError NOT_LEADER_OR_FOLLOWER (look it up anew), LEADER_NOT_AVAILABLE (it
-        rolls, or a roll is due: await `Rolls.wait_for_roll`), FENCED_LEADER_EPOCH (not settled for its topic's home, or
-        home is here: meet the source again), NOT_ENOUGH_REPLICAS (later), INVALID_RECORD (a batch that no sound source
-        has), and StorageFull (await `container.make_room`).
+        Raises, with nothing changed: KafkaError NOT_LEADER_OR_FOLLOWER (look the partition up again),
+        LEADER_NOT_AVAILABLE (the partition rolls, or a roll is due: await `Rolls.wait_for_roll`), FENCED_LEADER_EPOCH
+        (the partition is not settled for its topic's home, or home is here: compare with the source again),
+        NOT_ENOUGH_REPLICAS (retry later), INVALID_RECORD (a batch that no sound source has), and StorageFull (await
+        `container.make_room`).
         """
         container = partition.container
         if partition.left or partition.deleted or container.lost:

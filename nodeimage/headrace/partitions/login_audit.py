@@ -1,7 +1,7 @@
-"""Tells the audit who has proved to be whom, and who has failed to.
+"""Audits and counts successful and failed logins.
 
-A failed login is told as one of ANONYMOUS, with the user that was claimed as the object: nobody has proved to be that
-user, and so whoever tries does not use up what is told of him.
+A failed login is recorded as an action of ANONYMOUS, with the claimed user as its object: the claim is unproven, and
+failed attempts in a user's name must not use up that user's share of the audit log.
 """
 
 from headrace.base.runtime import Runtime
@@ -12,17 +12,19 @@ from headrace.security.sasl.exchange import Attempt
 
 
 class LoginAudit:
-    """Of one node."""
+    """Audits the logins of clients of this node."""
 
     def __init__(self, *, runtime: Runtime, audit: AuditLog) -> None:
         self._runtime = runtime
         self._audit = audit
         self.succeeded: dict[str, int] = {}
+        """Successful logins since the node's start, by mechanism."""
         self.refused: dict[str, int] = {}
-        """Logins since the start, by mechanism; `none`: the client named none that is offered."""
+        """Refused logins since the node's start, by mechanism; `none`: the client named no mechanism that is
+        offered."""
 
     def authenticated(self, caller: Caller, attempt: Attempt) -> None:
-        """Tell of an authentication that ended. Successes are told where logins are among what is asked for."""
+        """Record an authentication that ended. Successes are audited if the audit is configured to record logins."""
         succeeded = attempt.refusal is None
         counts, mechanism = self.succeeded if succeeded else self.refused, attempt.mechanism or "none"
         counts[mechanism] = counts.get(mechanism, 0) + 1

@@ -1,4 +1,4 @@
-"""The few steps that the admin APIs share: commands with a time limit, look-ups of many topics, turns on the loop."""
+"""Steps that the admin APIs share: commands with a time limit, look-ups of many topics, and yielding to the loop."""
 
 import asyncio
 import time
@@ -32,25 +32,26 @@ TURN: Final = 256
 
 
 MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
-"""Of one command: it is one frame of the catalog's log, and is held in memory as a whole."""
+"""Limit of one command's size: a command is one frame of the catalog's log, and is held in memory as a whole."""
 COMMAND_ITEMS: Final = 500
-"""Topics, log starts, or the like, in one command: applying it holds up those behind it for some 10 ms."""
+"""Limit of items (topics, log starts, or the like) in one command: applying so many delays the commands behind it by
+some 10 ms."""
 MOST_WAIT_S: Final = 600.0
-"""For a command to be committed and applied, whatever the client names."""
+"""Limit of seconds to wait for a command to be committed and applied, whatever timeout the client sets."""
 
 
 def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """In runs of COMMAND_ITEMS, in order."""
+    """Split items into runs of COMMAND_ITEMS, in order."""
     for index in range(0, len(items), COMMAND_ITEMS):
         yield items[index : index + COMMAND_ITEMS]
 
 
 async def submitted(catalog: Catalog, command: CatalogCommand[T], *, timeout_ms: int) -> T:
-    """The command's outcome. A timeout of 0 or less waits for as long as it takes, which is one sync; none waits for
-    more than MOST_WAIT_S.
+    """Submit a command and return its outcome. A timeout of 0 or less means MOST_WAIT_S, which also limits all others;
+    a command usually takes one sync.
 
-    Raises KafkaError as decided at apply, POLICY_VIOLATION for a command over the limit, or
-    REQUEST_TIMED_OUT; the change may then still happen.
+    Raises KafkaError as decided when the command is applied, POLICY_VIOLATION for a command over MAX_COMMAND_BYTES, or
+    REQUEST_TIMED_OUT, after which the change may still happen.
     """
     if len(encode(command)) > MAX_COMMAND_BYTES:
         raise KafkaError(Code.POLICY_VIOLATION, "too much for one request; ask in several")
@@ -69,9 +70,11 @@ async def topic_rows(
     default_stream: str,
     refused: Mapping[str, KafkaError] = MappingProxyType({}),
 ) -> list[TopicRow | KafkaError]:
-    """The topics of these names as the catalog has them; an error each for illegal and unknown ones. Makes none.
+    """The catalog's rows of the topics of these names, in order; an error for each illegal or unknown name. Creates no
+    topic.
 
-    `default_stream`: of bare names. `refused`: names that are not looked up, and what stands for them.
+    `default_stream`: the stream of bare names. `refused`: names that are not looked up, and the errors to return for
+    them.
     """
     parsed: list[TopicName | KafkaError] = []
     wanted: dict[str, set[str]] = {}
@@ -98,7 +101,7 @@ async def topic_rows(
 
 
 async def stream_rows(catalog: Catalog, paths: Collection[str]) -> dict[str, StreamRow | KafkaError]:
-    """Those of these streams that there are, or why that cannot be told."""
+    """By path, the rows of those streams that exist, or the error where that cannot be determined."""
 
     def look(reader: Reader) -> dict[str, StreamRow]:
         return {path: row for path in paths if (row := reader.streams.at(path)) is not None}
@@ -109,8 +112,8 @@ async def stream_rows(catalog: Catalog, paths: Collection[str]) -> dict[str, Str
 async def found_of(
     catalog: Catalog, wanted: Collection[K], look: Callable[[Reader], Mapping[K, T]]
 ) -> dict[K, T | KafkaError]:
-    """What `look` finds of `wanted`. Nothing is missing that was made before this was called, by way of whichever node;
-    an error stands for what that cannot be told of."""
+    """What `look` finds of `wanted`. Includes everything that was created before the call, on any node; an error takes
+    the place of a key for which that cannot be guaranteed."""
     if not wanted:
         return {}
     found: Mapping[K, T] = await catalog.query(look)
@@ -125,7 +128,7 @@ async def found_of(
 
 
 async def found_one(catalog: Catalog, look: Callable[[Reader], T | None]) -> T | None:
-    """As `found_of`, of one thing. Raises HeadraceError where that cannot be told."""
+    """As `found_of`, for one object; None if it does not exist. Raises HeadraceError where that cannot be told."""
     found = await catalog.query(look)
     if found is None:
         await catalog.catch_up()
@@ -134,7 +137,7 @@ async def found_one(catalog: Catalog, look: Callable[[Reader], T | None]) -> T |
 
 
 def rows_by_name(reader: Reader, wanted: Mapping[str, Collection[str]]) -> dict[str, TopicRow]:
-    """[blocking] Topics by full name; `wanted`: topics' names by stream."""
+    """[blocking] The existing ones of these topics, by full name. `wanted`: topics' names by stream."""
     return {
         row.full_name: row for stream, names in wanted.items() for row in reader.topics.named(stream, names).values()
     }
@@ -148,7 +151,8 @@ async def leaders(
     partitions: Partitions,
     refused: Mapping[str, KafkaError] = MappingProxyType({}),
 ) -> list[Partition | KafkaError]:
-    """The leaders of these (topic's name, partition), or why there is none. `refused`: as in `topic_rows`."""
+    """The leaders' states of these partitions (topic's name, index), or the error for each that has none here.
+    `refused`: as in `topic_rows`."""
     names = list(dict.fromkeys(name for name, _ in wanted if name not in refused))
     by_name = {**refused, **dict(zip(names, await topics.resolve(names, caller), strict=True))}
     found: list[Partition | KafkaError | None] = []
@@ -175,9 +179,9 @@ def growth(
     histories: list[tuple[int, int, str, Offset]] | None = None,
     home: tuple[int, str] | None = None,
 ) -> CreatePartitions:
-    """The command that gives a topic partitions up to `count`, with containers of the volume for the new ones.
+    """The command that increases a topic's partitions to `count`, with the new ones placed in containers of the volume.
 
-    Raises KafkaError LEADER_NOT_AVAILABLE while there is none.
+    Raises KafkaError as `Placement.place`.
     """
     places = placement.place(count - row.partitions, volume)
     return CreatePartitions(
@@ -192,7 +196,7 @@ def growth(
 
 
 def replicas(cluster: ClusterClient, volume: str) -> int:
-    """Replicas that a new topic's partitions get: those of the containers of its volume that take them."""
+    """The number of replicas that a new topic's partitions get: that of the volume's open containers, 1 without any."""
     return max((len(record.replicas) for record in cluster.open_data(volume=volume)), default=1)
 
 
@@ -202,13 +206,13 @@ def volume_of(cluster: ClusterClient, policy: StreamPolicy) -> VolumeRecord:
 
 
 async def turn(index: int) -> None:
-    """Let others run after every `TURN` items of a long loop."""
+    """Yield to other tasks after every `TURN` items of a long loop."""
     if index % TURN == TURN - 1:
         await asyncio.sleep(0)
 
 
 def refusal(error: HeadraceError) -> dict[str, object]:
-    """An error as the fields that most of Kafka's answers have."""
+    """An error as the fields of most of Kafka's answers."""
     return {"error_code": int(error.code), "error_message": str(error)}
 
 

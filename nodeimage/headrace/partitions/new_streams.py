@@ -1,7 +1,7 @@
-"""How a stream is made for a client: whose it is, and which paths are the cluster's own. Pure.
+"""Creation of a stream for a client: the access expressions that it gets, and the paths that are reserved. Pure.
 
-While security is on a new stream is its creator's alone, but for the permissions that he gives to others at once. While
-it is off a stream gets the expressions that are given, and no others: it is as open as all are.
+While security is on a new stream belongs to its creator alone, apart from the permissions that he grants to others in
+the same call. While security is off a stream gets the given expressions and no others, and is as open as all others.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from headrace.catalog.streams import CreateOwnedStream, CreateStream
 from headrace.security.access_rules import Permission, owned_by
 
 RESERVED: Final = "/system"
-"""Streams at this path and below are made by the cluster itself, but for PROBE."""
+"""The path at and below which only the cluster itself creates streams, except PROBE."""
 PROBE: Final = "/system/probe"
-"""Made by whoever probes the cluster's nodes (`headrace probe`), and may make streams there."""
+"""The stream of `headrace probe`, which clients may create although its path is reserved."""
 
 
 def new_stream(
@@ -28,8 +28,8 @@ def new_stream(
     owner: str | None,
     now: Millis,
 ) -> CreateStream | CreateOwnedStream:
-    """The command that makes a stream. `access`: expressions that were read; `owner`: the user who makes it, None while
-    security is off. Raises KafkaError for a path that no client's stream can have."""
+    """The command that creates a stream. `access`: expressions that have been parsed; `owner`: the user who creates the
+    stream, None while security is off. Raises KafkaError for a path that is illegal or reserved."""
     check_new_path(path)
     given = access if owner is None else {**owned_by(owner), **access}
     if not given:
@@ -40,7 +40,7 @@ def new_stream(
 
 
 def check_new_path(path: str) -> None:
-    """Raises KafkaError for a path that no client's stream can have."""
+    """Raise KafkaError for a path that is illegal, or reserved for the cluster itself."""
     check_stream(path)
     if path != PROBE and (path == RESERVED or path.startswith(f"{RESERVED}/")):
         raise KafkaError(

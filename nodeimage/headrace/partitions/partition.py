@@ -1,11 +1,12 @@
-"""One partition as its leader holds it in memory: where it ends, what is committed, who waits for more.
+"""One partition as its leader holds it in memory: its end, its high watermark, and the fetches that wait for more.
 
 Responsible for numbering record batches (base offset, leader epoch), for the checks that need the partition's state
-(idempotence, invariant 11), and for waking fetches when `high_watermark` moves (invariant 2). A `Partition` is made
-when a client asks for it and forgotten when it is idle: nothing in memory belongs to a topic that nobody uses.
+(idempotence, invariant 11), and for waking fetches when `high_watermark` moves (invariant 2). A `Partition` is created
+when a client uses it and forgotten when it is idle: topics that nobody uses take no memory.
 
-Knows nothing of requests and of the disk: it appends to a `Leader` and is told what is committed. When this node
-ceases to lead its container, or it goes on in a container elsewhere, it has `left`: whoever holds it looks it up anew.
+Knows nothing of requests or of the disk: it appends to a `Leader`, which notifies it of commits. When this node ceases
+to lead the partition's container, or the partition continues in a container elsewhere, `left` is set, and holders of
+the object have to look the partition up again.
 """
 
 from typing import Protocol
@@ -26,17 +27,17 @@ class Watcher(Protocol):
 
 
 class Feed(Protocol):
-    """What tells other clusters which partitions have more to read."""
+    """Reports to other clusters which partitions have more to read."""
 
     wanted: bool
-    """Somebody wants to know."""
+    """Whether any cluster wants the reports."""
 
     def note(self, partition: "Partition") -> None:
-        """Its high watermark has moved. Sets `partition.noted` until it has been told."""
+        """The partition's high watermark has moved. Sets `partition.noted` until that has been reported."""
 
 
 class Append:
-    """One batch on its way: moves the partition's high watermark when committed, then tells its request."""
+    """One batch being appended: once committed, it moves the partition's high watermark and notifies its request."""
 
     __slots__ = ("_next_offset", "_partition", "_request")
 
@@ -46,12 +47,12 @@ class Append:
         self._request = request
 
     def committed(self) -> None:
-        """Called by the container, in order."""
+        """The batch is committed; the container calls this in the order of the appends."""
         self._partition.advance(self._next_offset)
         self._request.committed()
 
     def lost(self) -> None:
-        """This node leads the container no more; the next leader says what became of the batch."""
+        """This node no longer leads the container; whether the batch is kept is up to the next leader."""
         self._request.lost()
 
 
@@ -104,25 +105,27 @@ class Partition:
         self.index = index
         self.feed = feed
         self.noted = False
-        """It is on the feed's list."""
+        """The partition is on the feed's list."""
         self.log_start = log_start
         self.deleted = False
         self.left = False
-        """This node leads it no more: NOT_LEADER_OR_FOLLOWER, and whoever waits looks it up anew."""
+        """This object is out of date: requests get NOT_LEADER_OR_FOLLOWER, and waiting fetches look the partition up
+        again."""
         self.rolling = False
-        """True while its open partitionlet is being sealed and the next one opened: appends wait."""
+        """True while the open partitionlet is being sealed and the next one opened: appends wait."""
         self.watchers: dict[Watcher, None] | None = None
-        """None while there has been none: most partitions are written to and not waited for."""
+        """Fetches that wait for more; None while there are none, which saves memory for most partitions."""
         self.set_chain(
             chain=chain, container=container, next_offset=next_offset, producers=producers, size=size, epochs=epochs
         )
         self.high_watermark = next_offset
         self.gap: tuple[int, int] | None
-        """From this offset on there was nothing to read up to that high watermark: a copy may have been cut there."""
+        """(offset, high watermark): between the two there was nothing to read, as where a copy was cut. Set by fetches,
+        and out of date once the high watermark has moved."""
         self.set_home(settled)
         self.seal = seal
-        """The seal that the open partitionlet has in its container's log already, by a roll that was broken off: it
-        takes no batch any more, and that roll has to be finished."""
+        """The seal that an interrupted roll has already written for the open partitionlet: the partitionlet takes no
+        more batches, and the roll has to be finished."""
 
     def set_chain(
         self,
@@ -134,18 +137,18 @@ class Partition:
         size: int,
         epochs: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        """Take up `chain`, whose last partitionlet is open in `container`.
+        """Replace the chain by `chain`, whose last partitionlet is open in `container`.
 
-        `epochs`: the leader epochs in which records of that partitionlet came, each with the first offset.
+        `epochs`: the leader epochs in which that partitionlet's records were appended, each with its first offset.
         """
         self.chain = chain
         self.open: PartitionletId = chain[-1].id
         self.container = container
         self.leader_epoch: int = chain[-1].current_leader_epoch(container.epoch)
         self.earlier_epochs = tuple(each for each in epochs if each[0] < self.leader_epoch)
-        """Of the open partitionlet."""
+        """The open partitionlet's leader epochs before the present one, each with its first offset."""
         self.led_from = next((first for epoch, first in epochs if epoch == self.leader_epoch), next_offset)
-        """Where the present leader epoch begins."""
+        """The first offset of the present leader epoch."""
         self.next_offset = next_offset
         self.producers = producers
         self.bytes = size
@@ -153,19 +156,20 @@ class Partition:
         self.gap = None
 
     def set_home(self, settled: HomeStart | None) -> None:
-        """Take up the home that the partition was rolled for last, and where that begins in it; None: its first."""
+        """Set the home that the partition was last rolled for, with its first offset; None: its topic's first home."""
         self.home: Home | None = None if settled is None else Home(settled.counter, settled.cluster)
         self.home_start = 0 if settled is None else settled.offset
 
     @property
     def idle(self) -> bool:
-        """Nothing would be lost if this object were forgotten now."""
+        """Whether this object can be forgotten now without losing anything."""
         return not self.watchers and not self.rolling and self.high_watermark == self.next_offset
 
     def known(self, header: BatchHeader, *, name: str = "", same_time: bool = False) -> KnownBatch | None:
-        """The batch that this one repeats, if it does. Raises `KafkaError` where its sequence is refused.
+        """The stored batch that this one repeats; None if it is new. Raises `KafkaError` if its sequence is refused.
 
-        `name`: what the producer calls the topic. `same_time`: it is the very same batch, not one encoded anew.
+        `name`: what the producer calls the topic. `same_time`: whether only a batch with the same largest timestamp
+        counts as a repeat, rather than one that was encoded again, too.
         """
         if header.producer_id == -1:
             return None
@@ -179,7 +183,7 @@ class Partition:
         )
 
     def is_doubtful(self, header: BatchHeader, known: KnownBatch) -> bool:
-        """Whether a batch with the sequence of `known` may be another one all the same, see `batch_comparison`."""
+        """Whether a batch may differ from `known` although it has the same sequence, see `batch_comparison`."""
         return (
             header.producer_id >= 0
             and header.max_timestamp != known.timestamp
@@ -197,11 +201,10 @@ class Partition:
         source: int = 0,
         name: str = "",
     ) -> int:
-        """Number `batch`, add it to the log, and return its base offset. The container has room for it.
+        """Number `batch`, append it to the log, and return its base offset. The container must have room for it.
 
-        `append_time` is the time to stamp it with (milliseconds), or None where it keeps its own; `now` dates the
-        producer's state; `source` is the number of the connection that it came by, `name` what the topic is called
-        there.
+        `append_time`: the time to stamp the batch with (milliseconds), None to keep its own; `now`: the time of the
+        producer's state; `source`: the number of the producer's connection; `name`: what the producer calls the topic.
         """
         first = self.next_offset
         last = first + header.last_offset_delta
@@ -235,9 +238,10 @@ class Partition:
         return first
 
     def append_copy(self, batch: memoryview, header: BatchHeader, *, now: int, request: Waiting) -> None:
-        """Add `batch` at its own offsets, which do not lie below `next_offset`. The container has room for it.
+        """Append `batch` at its own offsets, which do not lie below `next_offset`. The container must have room for it.
 
-        Offsets in between are a gap. Its producer's state becomes what the batch says, unchecked: the home checked it.
+        Offsets in between become a gap. The producer's state is taken from the batch unchecked: the home has checked
+        it.
         """
         first = header.base_offset
         last = first + header.last_offset_delta
@@ -267,12 +271,13 @@ class Partition:
             )
 
     def ends_in_gap(self, offset: int) -> bool:
-        """Whether it is known that nothing lies from `offset` to the high watermark."""
+        """Whether there is known to be no record from `offset` up to the high watermark."""
         return self.gap is not None and self.gap[0] <= offset and self.gap[1] == self.high_watermark
 
     @property
     def empty_from(self) -> int:
-        """From this offset on, up to the high watermark, it is known that there is no record: a copy jumped there."""
+        """The lowest offset from which there is known to be no record up to the high watermark; a copy may end in a
+        gap."""
         end = self.high_watermark
         found = end
         if end <= self.chain[-1].first:
@@ -282,11 +287,11 @@ class Partition:
         return max(min(found, end), self.log_start)
 
     def epochs(self) -> list[tuple[int, int]]:
-        """The (leader epoch, first offset) history of what is kept, in order, up to the present epoch.
+        """The (leader epoch, first offset) history of the records that are kept, in order, up to the present epoch.
 
-        As in Kafka, no epoch begins below the log start, and those that ended there or before are left out.
+        As in Kafka, no epoch begins below the log start, and epochs that ended there or before are left out.
         """
-        # A partitionlet that was cut by an edit of the chain ends before epochs that its seal tells.
+        # A partitionlet that an edit of the chain has cut ends before epochs that its seal lists.
         history: list[tuple[int, int]] = [
             (epoch, min(first, row.end)) for row in self.chain[:-1] for epoch, first in row.epochs
         ]
@@ -304,12 +309,12 @@ class Partition:
                 watcher.wake()
 
     def wake_all(self) -> None:
-        """Something else changed that a waiting fetch must see: the log's start moved, the topic is gone."""
+        """Wake all watchers after another change that they must see: a moved log start, or a deleted topic."""
         for watcher in tuple(self.watchers or ()):
             watcher.wake()
 
     def leave(self) -> None:
-        """This node leads it no more."""
+        """Mark this object as out of date, see `left`."""
         self.left = True
         self.wake_all()
 
@@ -320,7 +325,7 @@ class Partition:
         self.watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Wake it no more."""
+        """Stop waking `watcher`."""
         if self.watchers is not None:
             self.watchers.pop(watcher, None)
             if not self.watchers:

@@ -1,8 +1,8 @@
-"""What is stored of a topic: its partitionlets, their bytes, and where its partitions end, over the whole cluster.
+"""The stored state of a topic's partitions: their partitionlets, sizes and ends, across the whole cluster.
 
-For those who look on: a partition that nobody uses is read from its container's log in a reader thread and not
-brought into memory; what other nodes lead is asked of them, and left out where they do not answer. Figures of different
-partitionlets are of slightly different moments.
+For observers only: a partition that is not in memory is read from its container's log in a reader thread, and does not
+enter memory. State that other nodes lead is requested from them, and left out if they do not answer. The figures of
+different partitionlets may be of slightly different moments.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ STATES = ("intended", "open", "sealed")
 
 
 class PartitionState(NamedTuple):
-    """A partition, from outside."""
+    """The stored state of one partition."""
 
     partition: int
     log_start: int
@@ -36,12 +36,12 @@ class PartitionState(NamedTuple):
 def chains_of(
     reader: Reader, topics: Sequence[TopicRow], *, partition: int | None = None
 ) -> dict[int, list[PartitionletRow]]:
-    """[blocking] By topic number, the partitionlets in order of (partition, id), the intended ones too."""
+    """[blocking] By topic number, all partitionlets in order of (partition, id), including intended ones."""
     return {topic.number: reader.chains.chain(topic.number, partition) for topic in topics}
 
 
 class PartitionStates:
-    """Looks at partitions from outside."""
+    """Determines the stored state of partitions without bringing them into memory."""
 
     def __init__(self, *, catalog: Catalog, cluster: ClusterClient, topics: Topics, remote_reads: RemoteReads) -> None:
         self._catalog = catalog
@@ -92,19 +92,19 @@ class PartitionStates:
         )
 
     def committed_end(self, topic_id: bytes, partition: int) -> int | None:
-        """The high watermark of a partition that is in memory here; None for one that is not, or lies elsewhere."""
+        """The high watermark of a partition that is in this node's memory; None for any other partition."""
         topic = self._topics.cached_id(topic_id)
         held = topic.partitions.get(partition) if topic is not None else None
         return held.high_watermark if held is not None else None
 
     def leader_epoch_now(self, row: PartitionletRow) -> int:
-        """The leader epoch of an open partitionlet now, of a sealed one as it was at its end (invariant 10)."""
+        """The present leader epoch of an open partitionlet, or the last one of a sealed partitionlet (invariant 10)."""
         if row.state == OPEN and (leader := self._cluster.leader(row.container)) is not None:
             return row.current_leader_epoch(leader[1])
         return row.epochs[-1][0] if row.epochs else row.leader_epoch
 
     async def ends(self, wanted: Iterable[tuple[bytes, int]]) -> dict[tuple[bytes, int], int]:
-        """The high watermarks of these (topic id, partition); nothing for those that are not, or out of reach."""
+        """The high watermarks of these (topic id, partition); without those that do not exist or cannot be reached."""
         asked = set(wanted)
         found = {key: end for key in asked if (end := self.committed_end(key[0], key[1])) is not None}
         missing = asked - found.keys()
@@ -116,7 +116,7 @@ class PartitionStates:
 
 
 def _open_rows(reader: Reader, wanted: set[tuple[bytes, int]]) -> dict[tuple[bytes, int], PartitionletRow]:
-    """[blocking] The open partitionlets of these (topic id, partition)."""
+    """[blocking] The open partitionlets of these partitions, by (topic id, partition)."""
     topics = reader.topics.by_ids({topic_id for topic_id, _ in wanted})
     ids = {topic.number: topic.topic_id for topic in topics.values()}
     return {

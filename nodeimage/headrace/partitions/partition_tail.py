@@ -1,6 +1,7 @@
-"""How a partition stands: its chain in the catalog, and where its open partitionlet is in the log, with its producers.
+"""Reads a partition's state: its chain from the catalog, and the end of its open partitionlet, with its producers, from
+the log.
 
-All functions block: they run in reader threads.
+All functions block, and run in reader threads.
 """
 
 import time
@@ -25,31 +26,32 @@ NOWHERE = -1
 
 
 class Chain(NamedTuple):
-    """A partition as the catalog has it."""
+    """A partition's state in the catalog."""
 
     rows: tuple[PartitionletRow, ...]
     log_start: int
     settled: HomeStart | None = None
-    """The home that it was rolled for last, and where that begins in it; None: its topic's first."""
+    """The home that the partition was last rolled for, with its first offset; None: its topic's first home."""
 
 
 class Tail(NamedTuple):
-    """Where an open partitionlet stands, as its container's log has it."""
+    """An open partitionlet's state in its container's log."""
 
     next_offset: int
     producers: Producers
     size: int
     seal: Seal | None = None
-    """Its seal, if it has one already."""
+    """The partitionlet's seal, if the log has one already."""
     certain: bool = True
-    """That it ends there. Not certain: records or a seal that followed may have been given back by others, before this
-    replica had them, and then only the catalog tells."""
+    """Whether the partitionlet is sure to end at `next_offset`. If not, records or a seal behind it may have expired
+    and been freed on other replicas before this replica received them, so that only the catalog knows."""
     epochs: Sequence[tuple[int, int]] = ()
-    """Its container's epochs in which records came that are there, each with the first offset."""
+    """The container's epochs in which the partitionlet's present records were appended, each with its first offset."""
 
 
 def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
-    """[blocking] The open and sealed partitionlets of one partition of a topic's number, in order."""
+    """[blocking] The open and sealed partitionlets of one partition, in order; `topic` is the topic's number. None if
+    there is no such partition."""
     rows = tuple(row for row in reader.chains.chain(topic, partition) if row.state != INTENDED)
     if not rows:
         return None
@@ -58,7 +60,8 @@ def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
 
 
 def read_tail(container: Leader, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:
-    """[blocking] Where an open partitionlet stands that ends at `first` or later; its frames lie behind `since`."""
+    """[blocking] An open partitionlet's state in the log; it ends at `first` or later, and its frames lie behind
+    `since`."""
     state = container.log.load(partitionlet, since=since)
     torn_below = _torn_below(container, state)
     known: dict[int, Producer] = {}
@@ -99,7 +102,8 @@ def read_tail(container: Leader, partitionlet: PartitionletId, first: int, *, si
 
 
 def _torn_below(container: Leader, state: PartitionletState) -> int:
-    """The end of a partitionlet at the container's last unclean recovery (invariant 15): behind it more had been."""
+    """The end of a partitionlet at its container's last unclean recovery (invariant 15), which may have lost records
+    behind it; NOWHERE without a recovery, NEVER if nothing was appended since."""
     if not container.recovered_epoch:
         return NOWHERE
     since = [first for epoch, first in state.epochs if epoch >= container.recovered_epoch]
@@ -111,7 +115,7 @@ def _is_torn(batches: Sequence[KnownBatch], torn_below: int) -> bool:
 
 
 def read_chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key, Chain]:
-    """[blocking] Those of these partitions that exist."""
+    """[blocking] The chains of those of these partitions that exist."""
     found = {}
     for topic, index in wanted:
         chain = read_chain(reader, topic.row.number, index)
@@ -121,13 +125,13 @@ def read_chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key,
 
 
 def read_tails(asked: list[tuple[Key, Chain, Leader]]) -> dict[Key, Tail | Exception]:
-    """[blocking] Each partition's tail, or why it cannot be read: damage harms those alone whom it meets."""
+    """[blocking] Each partition's tail, or why it cannot be read: damage to one does not affect the others."""
     tails: dict[Key, Tail | Exception] = {}
     for key, chain, container in asked:
         row = chain.rows[-1]
-        # What was opened in this run has its frames behind this run's start.
+        # The frames of a partitionlet that was opened in the container's present epoch lie behind the epoch's start.
         since = container.opened_at if row.container_epoch == container.epoch else NOTHING
-        # The log start is never above the end, and tells it where all records have expired.
+        # The log start is never above the end, and is the end where all records have expired.
         try:
             tails[key] = read_tail(container, row.id, max(row.first, chain.log_start), since=since)
         except (HeadraceError, OSError) as error:

@@ -1,14 +1,16 @@
-"""The partitions that this node leads, brought into memory when a client asks.
+"""The partitions that this node leads, brought into memory when a client uses them.
 
-Responsible for loading, by reads in threads (partition_tail.py), many partitions in one go. While a partition is not in
-memory nothing can be appended to it, so what a load finds stays true until it ends.
+Loading: reads in threads (partition_tail.py) load many partitions in one go. While a partition is not in memory nothing
+can be appended to it, so what a load finds stays true until the load ends.
 
-Responsible for forgetting, too: what lies in a container that this node leads no more leaves memory at once. After a
-promotion the log may hold more than is committed: nothing is loaded before the container serves (invariants 2, 8). The
-catalog here may lag behind the log: a partitionlet that has a seal there takes no batch, whatever the catalog says. And
-it may lag behind what has been given back: a replica that was away, or was made anew, gets gaps for records, and seals,
-that have expired since. So where nothing of a partitionlet has come since the last gap, it is loaded only once the
-catalog here has all that was committed before this node began to lead the container.
+Forgetting: partitions in a container that this node no longer leads leave memory at once.
+
+After a promotion the log may hold more than is committed: nothing is loaded before the container serves (invariants 2,
+8). This node's catalog may lag behind the log: a partitionlet that has a seal in the log takes no batch, whatever the
+catalog says. The catalog may also lag behind the freeing of expired records: a replica that was away, or was recreated,
+receives gaps in place of records and seals that have expired since. So a partitionlet of which the log holds nothing
+behind its last gap is loaded only once this node's catalog has everything that was committed before this node began to
+lead the container.
 """
 
 import asyncio
@@ -33,14 +35,14 @@ from headrace.partitions.unclean_recovery import UncleanRecoveries
 __all__ = ["Chain", "Partitions", "Tail", "read_chain", "read_tail"]
 
 SERVES_S = 5.0
-"""How long whoever needs a container that this node takes over waits for it, rather than be told to come again: until
-it is led here, and from then on until it serves."""
+"""Seconds for which requests wait for a container that this node takes over before they get a retriable error: so many
+until this node leads the container, and so many again from then on until the container serves."""
 LEAST_S = 0.5
-"""Whoever asks later waits so long."""
+"""Seconds for which a request waits for the catalog in any case, even if SERVES_S have passed since the take-over."""
 
 
 class Partitions:
-    """Loads leaders, each once."""
+    """Loads the leader's state of partitions; each partition has one object in memory at most."""
 
     def __init__(
         self,
@@ -63,24 +65,25 @@ class Partitions:
         self._read_failed = read_failed
         self._loading: dict[Key, asyncio.Future[Partition | KafkaError]] = {}
         self._moved: set[Key] = set()
-        """Partitions whose log start or chain changed while they were being loaded: what was read of them is no longer
-        true."""
+        """Partitions whose log start or chain changed while they were being loaded, so that they are read again."""
         self._looks: list[set[Key]] = []
-        """Of each look at what is in memory, the partitions that changed meanwhile."""
+        """For each run of `look_again` under way, the partitions that have changed since it began."""
         self._moved_away: dict[ContainerId, set[PartitionletId]] = {}
-        """Partitionlets made in this epoch of containers that are led here, of partitions that left memory: they may
-        have been written to."""
+        """Partitionlets that were created in the present epoch of their container, which this node leads, and whose
+        partition has left memory since: they may have been written to."""
         self._led_at: dict[ContainerId, float] = {}
         """Loop time at which each container that this node leads was taken over."""
         self._awaited: dict[ContainerId, float] = {}
-        """Containers that this node is about to lead, and the loop time at which somebody first asked for them."""
+        """Containers that this node is about to lead, and the loop time of the first request for each."""
         self._changes = asyncio.Event()
-        """Set, and replaced, whenever who leads what changes."""
+        """Set, and replaced, whenever the leader of a container changes."""
         self._caught_up: set[Leader] = set()
-        """Containers led here of which the catalog here knows what had been committed when they were taken over."""
+        """Containers led here for which this node's catalog has caught up with all that was committed at the
+        take-over."""
         self._catching_up: asyncio.Task[None] | None = None
         self._rows_of = self._known_rows_of = 0
-        """How often all rows were replaced, and at the last look at what had been committed. They may be older ones."""
+        """How often all rows were replaced: until now, and until the catalog last caught up. Replacements may be older
+        rows."""
 
     async def leader(self, topic: Topic, index: int) -> Partition:
         """The leader's state of one partition. Raises `KafkaError`."""
@@ -93,10 +96,10 @@ class Partitions:
         return partition
 
     async def leaders(self, wanted: Sequence[tuple[Topic, int]]) -> list[Partition | KafkaError]:
-        """The leaders' states, loaded where they are not in memory; or why there is none.
+        """The leaders' states of these partitions, loaded unless they are in memory; or why a partition has none here.
 
-        Of a partition there is one object, in the one `Topic` that is in the cache: a topic that was forgotten since
-        it was looked up gets LEADER_NOT_AVAILABLE, and the client tries again.
+        A partition has one object, in the one `Topic` that is in the cache: partitions of a topic that was forgotten
+        since it was looked up get LEADER_NOT_AVAILABLE, and the client tries again.
         """
         mine: list[tuple[Topic, int]] = []
         loop = self._runtime.loop
@@ -106,16 +109,16 @@ class Partitions:
                 self._loading[key] = loop.create_future()
                 topic.loading += 1
                 mine.append((topic, index))
-        # Taken before the load begins, since it lets go of them when it ends.
+        # The futures are collected before the load begins, since the load removes them when it ends.
         loading = {(topic.topic_id, index): self._loading.get((topic.topic_id, index)) for topic, index in wanted}
         if mine:
-            # Loading goes on for those who wait for it, even if this caller's connection goes away.
+            # The load continues for others who wait for it, even if this caller's connection goes away.
             await asyncio.shield(self._runtime.spawn(self._load(mine)))
         for future in loading.values():
             if future is not None:
                 await asyncio.shield(future)
         found: list[Partition | KafkaError] = []
-        for topic, index in wanted:  # at one moment: while one was waited for, another may have been forgotten
+        for topic, index in wanted:  # all at one moment: during the wait for one, another may have been forgotten
             future = loading[topic.topic_id, index]
             outcome = future.result() if future is not None else topic.partitions.get(index)
             if not self._in_memory(topic):
@@ -130,16 +133,16 @@ class Partitions:
         return self._topics.cached_id(topic.topic_id) is topic
 
     def log_start_moved(self, topic_id: bytes, index: int) -> None:
-        """A log start has moved by a committed command; bytes below may go from now on."""
+        """A committed command has moved a log start; bytes below it may be freed from now on."""
         self.chain_changed(topic_id, index)
 
     def rows_replaced(self) -> None:
-        """The catalog's tables are others, which may be older than they were."""
+        """The catalog's tables were replaced, perhaps by older ones."""
         self._rows_of += 1
         self._moved.update(self._loading)
 
     def chain_changed(self, topic_id: bytes, index: int) -> None:
-        """The catalog has something else of this partition than before: what is being read of it is read again."""
+        """The catalog's rows of this partition have changed: reads of them that are under way are repeated."""
         key = (topic_id, index)
         if key in self._loading:
             self._moved.add(key)
@@ -155,12 +158,12 @@ class Partitions:
         self.records_changed()
 
     def records_changed(self) -> None:
-        """Somebody else may be about to lead what was awaited here."""
+        """The leaders of containers that requests wait for may have changed."""
         self._changes.set()
         self._changes = asyncio.Event()
 
     def container_left(self, container: Leader) -> None:
-        """This node leads it no more: what is in memory of its partitions is not true any longer."""
+        """This node no longer leads a container: forget its partitions, whose state in memory is out of date."""
         self._led_at.pop(container.id, None)
         self._moved_away.pop(container.id, None)
         self._caught_up.discard(container)
@@ -170,7 +173,7 @@ class Partitions:
                 topic.partitions.pop(index).leave()
 
     def moved_away(self, topic: Topic, index: int) -> None:
-        """The partition goes on in a container that another node leads, or may: it is looked up anew."""
+        """The partition continues in another container, which another node may lead: forget it, to be loaded again."""
         topic.encoded = None
         partition = topic.partitions.pop(index, None)
         if partition is not None:
@@ -180,7 +183,7 @@ class Partitions:
         self.chain_changed(topic.topic_id, index)
 
     def elsewhere(self, container_id: ContainerId) -> KafkaError:
-        """What a client gets for a partition that lies in a container which this node does not lead."""
+        """The error for a request that concerns a partition in a container that this node does not lead."""
         leader = self._cluster.leader(container_id)
         if leader is None:
             return KafkaError(Code.LEADER_NOT_AVAILABLE, f"nobody leads container {container_id}")
@@ -189,7 +192,8 @@ class Partitions:
         return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"node {leader[0]} leads container {container_id}")
 
     async def _taken_over(self, containers: Collection[ContainerId]) -> None:
-        """Return when this node leads those of the containers that it is about to lead, or when that takes too long."""
+        """Wait until this node leads those of the containers that it is about to lead, or until SERVES_S have passed
+        since the first request for one of them."""
         loop = self._runtime.loop
         while soon := [each for each in containers if self._is_about_to_lead(each)]:
             deadline = min(self._awaited.setdefault(each, loop.time()) for each in soon) + SERVES_S
@@ -209,7 +213,7 @@ class Partitions:
         return True
 
     async def look_again(self, topics: Sequence[Topic]) -> None:
-        """Make what is in memory of these topics' partitions true again, after the catalog's rows were replaced."""
+        """Update these topics' partitions in memory, after the catalog's rows were replaced."""
         changed: set[Key] = set()
         self._looks.append(changed)
         try:
@@ -232,8 +236,8 @@ class Partitions:
             partition.wake_all()
 
     async def _serving(self, containers: Collection[Leader]) -> dict[Leader, KafkaError]:
-        """Wait until these containers serve (invariant 8), and the catalog here knows all that they may have lost
-        (invariant 15); why not, for those that do not."""
+        """Wait until these containers serve (invariant 8), and this node's catalog has caught up with what they may
+        have lost (invariant 15). Returns the error for each container that is not ready in time."""
         refused: dict[Leader, KafkaError] = {}
 
         async def served(container: Leader) -> None:
@@ -252,7 +256,7 @@ class Partitions:
         return refused
 
     def _is_unsure(self, tail: Tail | Exception, chain: Chain, container: Leader) -> bool:
-        """Whether only the catalog tells where a partitionlet of another epoch ends, and may be behind here."""
+        """Whether only the catalog knows where a partitionlet ends, and this node's catalog may be behind."""
         if not isinstance(tail, Tail) or tail.seal is not None or container.lost:
             return False
         if self._rows_of != self._known_rows_of:
@@ -261,7 +265,8 @@ class Partitions:
         return not certain and container not in self._caught_up
 
     async def _catch_up(self, containers: Set[Leader]) -> KafkaError | None:
-        """Wait until the catalog here knows what had been committed when this node began to lead these; or why not."""
+        """Wait until this node's catalog has everything that was committed when this node began to lead these
+        containers. Returns the error if that takes too long or fails."""
         led_at = max(self._led_at.get(each.id, 0.0) for each in containers)
         try:
             async with asyncio.timeout_at(max(led_at + SERVES_S, self._runtime.loop.time() + LEAST_S)):
@@ -278,7 +283,7 @@ class Partitions:
         return None
 
     async def _apply_all(self) -> None:
-        """Apply here all commands that are committed by now."""
+        """Let this node's catalog apply all commands that are committed by now."""
         led = list(self._led.values())
         rows_of = self._rows_of
         try:
@@ -291,14 +296,15 @@ class Partitions:
     # --- loading
 
     def add_fresh(self, topic: Topic, row: PartitionletRow) -> None:
-        """Bring a partition into memory without asking the disk, if that is possible."""
+        """Bring a partition into memory without reading from disk, if that is possible."""
         if row.partition not in topic.partitions and (topic.topic_id, row.partition) not in self._loading:
             partition = self._fresh(topic, row)
             if partition is not None:
                 topic.partitions[row.partition] = partition
 
     def _fresh(self, topic: Topic, row: PartitionletRow) -> Partition | None:
-        """The partition of a first partitionlet that was made in this run and that nobody has written to; else None."""
+        """The partition whose first partitionlet is `row`, if it was created in its container's present epoch and
+        cannot have been written to; else None."""
         container = self._led.get(row.container)
         if (
             container is None
@@ -391,7 +397,7 @@ class Partitions:
         if unsure:
             behind = await self._catch_up(set(unsure.values()))
             if behind is None:
-                self._moved |= unsure.keys()  # they are read again
+                self._moved |= unsure.keys()  # read these again
             else:
                 outcomes |= dict.fromkeys(unsure, behind)
         for key, chain, container in asked:

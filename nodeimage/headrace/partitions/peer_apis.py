@@ -1,6 +1,8 @@
-"""What other nodes ask of this one's partitions: old records, sizes, opening a partitionlet, rolling load away.
+"""Answers to other nodes' requests about partitions: reading stored records and sizes, opening partitionlets, rolling
+load away.
 
-Each answers from this node's replicas alone, and refuses what it cannot tell, so that the asker tries another node.
+Each handler answers from this node's replicas alone. It refuses what it cannot answer, so that the requesting node
+tries another one.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -43,18 +45,20 @@ from headrace.wire.primitives import Buffer
 T = TypeVar("T")
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of one answer, and one batch more."""
+"""Limit of an answer's bytes; its last batch may exceed it."""
 MOST_ROLLED: Final = 256
+"""Limit of partitions that one request rolls away."""
 
 
 class SentBytes(Protocol):
-    """Counts what other nodes and clients are sent."""
+    """Counts the bytes sent to other nodes and clients."""
 
     bytes_out: int
 
 
 class PeerApis:
-    """See peer.server.Handler: a request, its payload and its session; the answer, perhaps with a payload."""
+    """The handlers of these requests; each takes a request, its payload and its session (peer.server.Handler), and
+    returns the answer, perhaps with a payload."""
 
     def __init__(
         self,
@@ -67,8 +71,8 @@ class PeerApis:
         held_bytes: Callable[[], Awaitable[Mapping[ContainerId, int]]],
         coordinator: Callable[[], NodeId | None],
     ) -> None:
-        """`held_bytes`: what each of the containers that this node leads holds. `coordinator`: the node that
-        coordinates groups, as far as is known here."""
+        """`held_bytes`: the bytes in each container that this node leads. `coordinator`: the node that coordinates
+        groups, as far as this node knows."""
         self._runtime = runtime
         self._cluster = cluster
         self._rolls = rolls
@@ -78,7 +82,7 @@ class PeerApis:
         self._coordinator = coordinator
 
     def handlers(self) -> Mapping[type[Message], Handler]:
-        """What answers which request."""
+        """The handler of each request type."""
         return {
             ReadRange: self.read_range,
             FindTime: self.find_time,

@@ -1,11 +1,11 @@
-"""Which containers take new partitionlets: an even spread over the nodes that lead open ones.
+"""Placement of new partitionlets in containers, spread evenly over the nodes that lead open containers.
 
-Of a few candidates, or two random ones of many, the one is taken whose leader got the fewest of the newest placements
-made here: load evens out without asking anybody, and no node is flooded because it looked idle to all at once.
-Partitionlets that turn out hotter than others are the balancer's to move.
+The choice is among all candidates if they are few, else among two random ones: it falls on the container whose leader
+got the fewest of this node's latest placements. So load evens out without any request, and no node is flooded because
+it looked idle to all others at once. The balancer moves partitionlets that turn out hotter than others.
 
-Containers none of whose nodes is full come first, then those that can commit without the full ones; partitions leave
-the others (`leaves`).
+Containers without full nodes come first, then those that can commit without their full nodes; partitions leave the
+others (`leaves`).
 """
 
 import random
@@ -19,9 +19,9 @@ from headrace.partitions.cluster_client import ClusterClient
 from headrace.store.records import ContainerRecord, NodeRecord, Room, VolumeRecord
 
 REMEMBERED: Final = 1_000
-"""Placements that count."""
+"""Number of this node's latest placements that the choice takes into account."""
 FEW: Final = 16
-"""Up to so many candidates are all compared, so that the partitions of a small topic lie on different nodes."""
+"""Number of candidates up to which all are compared, so that the partitions of a small topic lie on different nodes."""
 
 
 class Placement:
@@ -35,10 +35,10 @@ class Placement:
     def place(
         self, count: int, volume: str = "default", *, avoid: ContainerId | None = None
     ) -> list[tuple[ContainerId, Epoch]]:
-        """Containers for `count` new partitionlets, each with its epoch, which may be an older one but never a newer.
+        """Containers for `count` new partitionlets, each with its epoch, which may be out of date but never too new.
 
-        `avoid` is taken only where there is no other. Raises KafkaError: LEADER_NOT_AVAILABLE while there is none,
-        INVALID_REPLICATION_FACTOR where the cluster's nodes cannot give the volume what it asks for.
+        `avoid` is chosen only if there is no other. Raises KafkaError: LEADER_NOT_AVAILABLE while there is no
+        container, INVALID_REPLICATION_FACTOR if the cluster's nodes cannot satisfy the volume.
         """
         candidates = self._candidates(volume, avoid)
         if not candidates:
@@ -52,9 +52,9 @@ class Placement:
         return [self._one(candidates) for _ in range(count)]
 
     def _candidates(self, volume: str, avoid: ContainerId | None) -> Sequence[ContainerRecord]:
-        """The best there are: with a leader that stays, and with room; else whatever is open.
+        """The best open containers: those whose leader stays, and of these the ones with the most room; otherwise any.
 
-        None whose leader was removed: another leads soon, or nobody ever may.
+        Containers whose leader was removed from the cluster are left out: another node leads soon, or none ever may.
         """
         every = [each for each in self._cluster.open_data(volume=volume) if self._cluster.node(each.leader)]
         others = [each for each in every if each.container_id != avoid] or every
@@ -64,8 +64,8 @@ class Placement:
         return [each for each in staying if room[each.container_id] == most]
 
     def leaves(self, container_id: ContainerId) -> bool:
-        """Whether what is open in a container should go on in another: full nodes keep it from taking records, and
-        there is one that takes some.
+        """Whether a container's open partitionlets should continue in another container: full nodes keep it from taking
+        records, and another container of its volume has room.
         """
         record = self._cluster.record(container_id)
         if record is None or self._room(record) > Room.NONE:
@@ -95,16 +95,16 @@ class Placement:
         return chosen.container_id, chosen.epoch
 
 
-# --- what volumes ask of nodes
+# --- requirements of volumes
 
 
 def may_hold(node: NodeRecord, volume: VolumeRecord) -> bool:
-    """Whether a volume's replicas may lie on a node, which stays."""
+    """Whether a node may get replicas of a volume: the volume admits the node, and the node is not draining."""
     return not node.draining and volume.admits(node)
 
 
 def places(volume: VolumeRecord, nodes: Iterable[NodeRecord]) -> int:
-    """How many replicas of a container the nodes have room for: one each; one a host where the spread is required."""
+    """How many replicas of one container the nodes can hold: one per node, or per host if the spread is required."""
     able = [node for node in nodes if may_hold(node, volume)]
     if volume.spread == "required":
         return len({node.fails_with for node in able})
@@ -112,7 +112,7 @@ def places(volume: VolumeRecord, nodes: Iterable[NodeRecord]) -> int:
 
 
 def volume_fault(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str | None:
-    """Why the nodes that there are cannot keep to the volume; None where they can."""
+    """Why the existing nodes cannot satisfy a volume; None if they can."""
     room = places(volume, nodes)
     if volume.spread == "required" and room < volume.replicas:
         return (
@@ -128,7 +128,7 @@ def volume_fault(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str | N
 
 
 def volume_warning(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str | None:
-    """What the volume will lack although its nodes can keep to it; None where nothing."""
+    """What a volume will lack although the nodes can satisfy its minimum; None if nothing."""
     room = places(volume, nodes)
     if room < volume.replicas:
         wanted = counted(volume.replicas, "replica")
@@ -137,7 +137,7 @@ def volume_warning(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str |
 
 
 def there_are(volume: VolumeRecord, room: int) -> str:
-    """How many nodes, or hosts, there are for a volume's replicas, in words."""
+    """A phrase that says how many nodes, or hosts, there are for a volume's replicas."""
     what = "host" if volume.spread == "required" else "node"
     where = []
     if volume.zones:
@@ -148,5 +148,5 @@ def there_are(volume: VolumeRecord, room: int) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """So many of something, in words."""
+    """A number and a noun, in the plural unless the number is 1."""
     return f"{number} {what}{'' if number == 1 else 's'}"

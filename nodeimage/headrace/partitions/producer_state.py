@@ -1,11 +1,12 @@
-"""What a partition remembers of its idempotent producers: pure bookkeeping, no I/O and no clock.
+"""A partition's state of its idempotent producers: pure bookkeeping, no I/O and no clock.
 
-Of each producer the last five batches are kept (Kafka's bound on requests in flight), so that a batch sent again is
-known and answered with its first offset (KIP-98, invariant 11), and a gap is refused.
+The last five batches of each producer are kept (Kafka's bound on requests in flight), so that a batch that is sent
+again is recognized and answered with its first offset (KIP-98, invariant 11), and a gap is refused.
 
-Producer ids below -1 are *tokens*: the name of a task of a Spark query, hashed. Their sequence is the number of the
-micro-batch: it only has to rise, gaps are natural, and they never expire, so that a re-run of a micro-batch, however
-late, is known. It may have other rows: the sink is told which batch it was taken for (headrace_spark/once.py).
+Producer ids below -1 are *tokens*: hashed names of tasks of a Spark query. Their sequence is the number of the
+micro-batch: it only has to rise, and gaps are normal. Tokens never expire, so that a re-run of a micro-batch is
+recognized however late it is. A re-run may have different rows: the answer tells the sink for which batch it was taken
+(headrace_spark/once.py).
 """
 
 from collections.abc import ItemsView, Iterable, Mapping
@@ -17,17 +18,19 @@ from headrace.partitions.sequence_gap import SequenceGap
 
 BATCHES_KEPT: Final = 5
 IDLE_MS: Final = 24 * 3600 * 1000
-"""A producer that sent nothing to a partition for so long is forgotten there, as in Kafka."""
+"""Milliseconds without a batch after which a partition forgets a producer, as in Kafka."""
 EXPIRE_EVERY: Final = 100
-"""New producers of a partition between two looks at which are idle."""
+"""Number of producers known to a partition between two searches for idle ones."""
 MOST_NAMES: Final = 10_000
+"""Limit of the producers of a forwarded topic whose names for the topic are remembered, see `Producers.calls`."""
 MOST_KNOWN = 100_000
-"""Producers (not tokens) that a partition remembers, those that wrote last: a roll carries them all in one frame."""
+"""Limit of the producers (not tokens) that a partition remembers, those that wrote last: a roll carries all of them in
+one frame."""
 _SEQUENCES: Final = 1 << 31
 
 
 class KnownBatch(NamedTuple):
-    """One batch that the partition holds."""
+    """The sequences of one stored batch, its base offset, and its largest timestamp in milliseconds."""
 
     base_sequence: int
     last_sequence: int
@@ -41,24 +44,26 @@ class Producer:
     __slots__ = ("batches", "epoch", "name", "not_named", "seen", "source", "torn")
 
     def __init__(self, epoch: int, batches: Iterable[KnownBatch] = (), *, seen: int, torn: bool = False) -> None:
-        """`seen`: when it was last heard of, by this node's clock, in milliseconds.
+        """`seen`: when the producer last sent a batch, by this node's clock, in milliseconds.
 
-        `torn`: newer batches that it was told are stored may have been lost (invariant 15), so the next may lie ahead.
+        `torn`: newer batches that were acknowledged may have been lost (invariant 15), so its next sequence may be
+        higher than expected.
         """
         self.epoch = epoch
         self.seen = seen
         self.torn = torn
         self.source = 0
-        """The number of the connection that it was last heard by; 0 where its batches were read from the log."""
+        """The number of the connection that the producer last used; 0 where its batches were read from the log."""
         self.name = ""
-        """What it calls the topic; empty where its batches were read from the log, which does not say."""
+        """What the producer calls the topic; empty if not known, as the log does not record it."""
         self.not_named = ""
-        """Where that is not known: a name of the topic by which another batch came than the one that is stored."""
+        """While `name` is not known: a name under which the producer sent a batch that differs from the stored one."""
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
 def _two_names(producer_id: int, name: str, *, known: str) -> KafkaError:
-    """The refusal of a producer that calls a topic `name`, and `known` before; empty: by a name that is not known."""
+    """The refusal of a producer that calls a topic `name`, having called it `known` before (empty: by a name that is
+    not known)."""
     names = f"{known!r} and {name!r}" if known else f"{name!r} and another one"
     return KafkaError(
         Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -67,14 +72,14 @@ def _two_names(producer_id: int, name: str, *, known: str) -> KafkaError:
 
 
 def to_forget(last: Mapping[int, int]) -> list[int]:
-    """Of a partition's producers with the offsets of their last batches, those that it may forget where they are too
-    many: all but nine tenths of `MOST_KNOWN`, so that it need not be done each time that another one comes."""
+    """The producers that a partition with too many forgets, given the offset of each one's last batch: the oldest,
+    until nine tenths of `MOST_KNOWN` remain, so that not every further producer causes this again."""
     oldest = sorted((offset, each) for each, offset in last.items() if each >= 0)
     return [each for _, each in oldest[: max(0, len(oldest) - MOST_KNOWN * 9 // 10)]]
 
 
 _NOBODY: dict[int, Producer] = {}
-"""Shared by all partitions that no idempotent producer writes to; never changed."""
+"""The empty state, shared by all partitions that no idempotent producer writes to; never modified."""
 
 
 class Producers:
@@ -84,13 +89,13 @@ class Producers:
 
     def __init__(self, known: Mapping[int, Producer] | None = None) -> None:
         self._names: dict[tuple[int, int], str] | None = None
-        """What producers call a topic that is at home elsewhere, by id and epoch."""
+        """What producers call a topic whose home is another cluster, by producer id and epoch."""
         self._known: dict[int, Producer] = dict(known) if known else _NOBODY
         if len(self._known) > MOST_KNOWN:
             self._forget_oldest()
 
     def items(self) -> ItemsView[int, Producer]:
-        """Producer ids and what is known of them."""
+        """All producers by id."""
         return self._known.items()
 
     def __len__(self) -> int:
@@ -106,15 +111,16 @@ class Producers:
         name: str = "",
         timestamp: int | None = None,
     ) -> KnownBatch | None:
-        """The batch that this one repeats, or None if it is the next one. `name`: what the producer calls the topic;
-        empty: not known. `timestamp`: the batch's largest, where it has to be the very same batch: of a repeat by its
-        producer the sequence alone tells, as at Kafka, since some clients (kafkajs) encode it anew, at another time.
+        """The stored batch that this one repeats, or None if it is the next one. `name`: what the producer calls the
+        topic; empty: not known. `timestamp`: the batch's largest timestamp, if only the very same batch counts as a
+        repeat. A producer's repeat is recognized by its sequence alone, as in Kafka, since some clients (kafkajs)
+        encode the batch again, with another time.
 
-        A producer of which nothing is known begins where it likes. Raises `KafkaError`: INVALID_PRODUCER_EPOCH (older
-        epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (`SequenceGap`, or a sequence that was used for something else).
+        An unknown producer may begin with any sequence. Raises `KafkaError`: INVALID_PRODUCER_EPOCH (older epoch),
+        OUT_OF_ORDER_SEQUENCE_NUMBER (`SequenceGap`, or a sequence that was used for another batch).
 
-        A producer that calls one topic by two names counts for each. To take a batch of the one for a repeat of what it
-        sent to the other would lose it without a word, so the second name is refused.
+        A producer that calls one topic by two names counts sequences for each name. Taking a batch sent under one name
+        for a repeat of a batch sent under the other would lose it silently, so the second name is refused.
         """
         known = self._known.get(producer_id)
         if producer_id < -1:
@@ -124,9 +130,9 @@ class Producers:
         if base_sequence < 0:
             raise KafkaError(Code.INVALID_RECORD, f"producer {producer_id} sent sequence {base_sequence}")
         if known is None:
-            # Wherever it begins, as Kafka does since KIP-360: it was idle for a day, or its topic was deleted and made
-            # again. A client counts on, and librdkafka takes UNKNOWN_PRODUCER_ID for the end of its producer. That its
-            # first batch is not still to come is for partitions/refusals.py, which keeps the order on a connection.
+            # An unknown producer begins anywhere, as in Kafka since KIP-360: it was idle for a day, or its topic was
+            # deleted and recreated. Clients keep counting, and librdkafka treats UNKNOWN_PRODUCER_ID as fatal. Whether
+            # earlier batches are still to come is up to partitions/refusals.py, which keeps the order on a connection.
             return None
         if epoch < known.epoch:
             raise KafkaError(
@@ -181,11 +187,11 @@ class Producers:
             del self._names[next(iter(self._names))]
 
     def begins_late(self, *, producer_id: int, base_sequence: int) -> bool:
-        """Whether nothing is known of this producer, and yet it does not begin with its first batch."""
+        """Whether a producer is unknown although its batch is not its first one."""
         return base_sequence > 0 and producer_id >= 0 and producer_id not in self._known
 
     def heard(self, producer_id: int, *, source: int, name: str = "") -> None:
-        """A batch that it repeats came by the connection `source`, for the topic by that name."""
+        """The producer has repeated a stored batch on the connection `source`, for the topic under that name."""
         known = self._known.get(producer_id)
         if known is not None:
             known.source = source
@@ -199,13 +205,14 @@ class Producers:
         return known is not None and bool(known.name)
 
     def is_not_called(self, producer_id: int, name: str) -> None:
-        """What this producer sent to the topic by that name is not what is stored: it has another name for it."""
+        """A batch that the producer sent under that name differs from the stored one, which it sent under another
+        name."""
         known = self._known.get(producer_id)
         if known is not None and not known.name:
             known.not_named = intern(name)
 
     def next_sequence(self, *, producer_id: int, epoch: int) -> int | None:
-        """The sequence that this producer's next batch has; None if nothing is known of it in that epoch."""
+        """The sequence of this producer's next batch; None if the producer is unknown in that epoch."""
         known = self._known.get(producer_id)
         if known is None or known.epoch != epoch:
             return None
@@ -224,8 +231,8 @@ class Producers:
         source: int = 0,
         name: str = "",
     ) -> None:
-        """Remember a batch that `check` let pass and that now has its offset. `timestamp`: its largest; `name`: see
-        `check`."""
+        """Remember a batch that `check` accepted and that has its offset now. `timestamp`: the batch's largest, in
+        milliseconds; `name`: see `check`."""
         last = base_sequence if producer_id < -1 else (base_sequence + records - 1) % _SEQUENCES
         batch = KnownBatch(base_sequence, last, base_offset, timestamp)
         known = self._known.get(producer_id)
@@ -251,7 +258,7 @@ class Producers:
             del known.batches[0]
 
     def expire(self, before: int) -> None:
-        """Forget producers (not tokens) that were last heard of before `before` (milliseconds, this node's clock)."""
+        """Forget producers (not tokens) that sent nothing since `before` (milliseconds, this node's clock)."""
         gone = [
             producer_id for producer_id, producer in self._known.items() if producer_id >= 0 and producer.seen < before
         ]
@@ -263,10 +270,10 @@ class Producers:
             del self._known[producer_id]
 
     def cut(self, at: int) -> "Producers":
-        """What is known when the batches from offset `at` on are gone (invariant 9).
+        """The state after the batches from offset `at` on were removed (invariant 9).
 
-        A producer that lost batches may go on ahead of those that are left; a token whose batches are all gone is new
-        again. So is a producer that has none left.
+        A producer that lost some of its batches may continue with a higher sequence than expected; a producer or token
+        without any batch left is unknown again.
         """
         left: dict[int, Producer] = {}
         for producer_id, producer in self._known.items():

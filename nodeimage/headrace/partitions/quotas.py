@@ -1,8 +1,8 @@
-"""What clients may use, as this node has applied it: limits kept up to date with the catalog, and counts against them.
+"""Client quotas in force at this node: limits kept up to date with the catalog, and the usage counted against them.
 
-Counts are this node's own, as each of Kafka's brokers has its own: a client of three nodes may use three times as much.
-A command changes the limits on the loop when it is applied here. While the catalog cannot be read the limits stay as
-they were, none at the start: what is limited is how much, not who.
+Each node counts usage on its own, as Kafka's brokers do: a client of three nodes may use three times as much. A command
+changes the limits on the loop when this node applies it. While the catalog cannot be read the limits stay as they were,
+at the start without any, since quotas limit how much clients use and not who may connect.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _Limits = dict[tuple[Entity, str], float]
 
 
 class ClientQuotas:
-    """Of one node. Everything is on the loop's thread."""
+    """The client quotas of this node. All methods run on the loop's thread."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
         self._loader = CatalogLoader(
@@ -36,15 +36,15 @@ class ClientQuotas:
 
     @property
     def are_any(self) -> bool:
-        """Whether anything is limited at all."""
+        """Whether there is any limit at all."""
         return bool(self._limits)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when limits are others."""
+        """Call `callback` whenever limits have changed."""
         self._on_change.append(callback)
 
     async def start(self) -> None:
-        """Read what the catalog has. Called once `applied` is told of what is applied."""
+        """Read the limits from the catalog. To be called once `applied` is notified of applied commands."""
         await self._loader.start()
 
     def applied(self, changes: Sequence[Change]) -> None:

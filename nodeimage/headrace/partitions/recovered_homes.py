@@ -1,12 +1,12 @@
 """Homes of topics whose newest records an unclean recovery may have lost (invariant 15, DESIGN section 9).
 
-Copies in other clusters may hold what the home here has lost, and it goes on with other records at the same offsets.
-So the history forks: the cluster gives the home to itself. Who has records that are lost here finds that they are of
-the home before, and sets them aside.
+Copies in other clusters may hold records that the home in this cluster has lost, while the home continues with other
+records at the same offsets. So the history forks, and this cluster gives the topic's home to itself again. A cluster
+that has the lost records then finds that they belong to the previous home, and quarantines them.
 
-It concerns partitions that ended in the container when it was recovered. What was opened since has lost nothing, and
-all of them are rolled for their new home: so this may be repeated, each time that somebody begins to lead the
-container. One that is not settled for its topic's home yet has no records of it that could be lost.
+This concerns partitions that ended in the container when it was recovered. Partitionlets opened since have lost
+nothing, and every partition is rolled for its new home, so the step may be repeated each time that a node begins to
+lead the container. A partition that is not settled for its topic's home yet has no records of that home to lose.
 """
 
 from functools import partial
@@ -26,15 +26,17 @@ from headrace.partitions.home_check import home_of, is_settled_for
 log = structlog.get_logger()
 
 AT_ONCE: Final = 500
+"""Number of open partitionlets that are read from the catalog at a time."""
 
 Ended = tuple[TopicRow, Home | None]
-"""A topic of which a partition ended in a container, and the home that the partition is settled for."""
+"""A topic with a partition that ended in the container, and the home that the partition is settled for."""
 
 
 async def retake_homes(container: Leader, *, catalog: Catalog, own_cluster: str) -> None:
-    """Take the homes anew of topics at home here that a recovered container, led here, may have lost records of.
+    """Renew the homes of the topics at home here that may have lost records in a recovered container, which this node
+    leads.
 
-    Raises HeadraceError: some are not taken yet.
+    Raises HeadraceError if some homes have not been renewed yet.
     """
     after = PartitionletId(0)
     retaken = 0
@@ -63,7 +65,8 @@ async def retake_homes(container: Leader, *, catalog: Catalog, own_cluster: str)
 def _page(
     reader: Reader, *, container: ContainerId, before: Epoch, after: PartitionletId
 ) -> tuple[PartitionletId, list[Ended]] | None:
-    """[blocking] The next open partitionlets of a container that were opened `before` an epoch; None: no more."""
+    """[blocking] The last partitionlet id and the owners of the next page of a container's open partitionlets that were
+    opened before the epoch `before`; None if there are no more."""
     rows = reader.chains.open_in(container, before=before, after=after, limit=AT_ONCE)
     if not rows:
         return None

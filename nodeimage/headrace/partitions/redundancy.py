@@ -1,9 +1,10 @@
-"""Since when each container has all the replicas in sync that its volume asks for, by the records alone.
+"""Redundancy of the cluster: whether every container has as many replicas in sync as its volume demands, and since
+when.
 
-Every node keeps this for itself, so it is known whichever node dies, the controller's too. Times are wall clock, for
-people; how long something lasted goes by a clock that does not jump. A replica that died while the in-sync set was at
-its minimum stays in the set (invariant 6), and is not missed here; `cluster_rules.lacks`, which asks the nodes, does
-miss it.
+Judged by the containers' records alone. Every node keeps track by itself, so the answer survives the death of any node,
+including the controller's. Times are wall-clock times, for users; durations come from a monotonic clock. A replica that
+died while the in-sync set was at its minimum stays in the set (invariant 6), so it is not noticed here;
+`cluster_rules.lacks`, which considers the nodes, notices it.
 """
 
 import time
@@ -21,11 +22,12 @@ from headrace.store.view import Changed, ClusterView
 log = structlog.get_logger()
 
 KEPT: Final = 100
+"""Number of latest turns that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Redundancy was `lost`, or is `whole` again."""
+    """A change of redundancy; `kind`: "lost", or "whole" when it is restored."""
 
     at: Millis
     kind: str
@@ -33,7 +35,8 @@ class Turn:
 
 
 class Redundancy:
-    """Follows a view from now on. `whole` is so `since` then; None: since before this node looked."""
+    """Follows the redundancy of a view's containers. `whole` has had its value since `since`; None: since before this
+    node's start."""
 
     def __init__(self, view: ClusterView) -> None:
         self.whole = True
@@ -43,7 +46,7 @@ class Redundancy:
         self._turns: deque[Turn] = deque(maxlen=KEPT)
         self._lacking: set[ContainerId] = set()
         self._lacked: set[ContainerId] = set()
-        """Since redundancy was lost."""
+        """Containers that have lacked replicas at any time since redundancy was lost."""
         view.on_change(self._changed)
         self._look_at(view.containers.values())
         self._lacked |= self._lacking
@@ -60,9 +63,9 @@ class Redundancy:
             self.see(present, now=_now(), at=time.monotonic())
 
     def see(self, containers: Iterable[ContainerRecord], *, now: Millis, at: float) -> None:
-        """Records that changed, as they are at `now`, which is at `at` seconds of a monotonic clock.
+        """Take note of changed records, at the wall-clock time `now`, which is `at` seconds on a monotonic clock.
 
-        Not all that there are: those may be tens of thousands, and changes come by the thousand.
+        Pass changed records only: there may be tens of thousands of containers, and thousands of changes.
         """
         self._look_at(containers)
         lacking = self._lacking

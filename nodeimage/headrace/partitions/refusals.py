@@ -1,27 +1,29 @@
-"""Refusals that hold for the moment, and what they mean for the batches behind them.
+"""Retriable refusals of batches, and their effect on the batches that follow.
 
-An idempotent producer has several requests under way on one connection, and more built. When a batch is refused for the
-moment (the partition changes hands, rolls, or has no room), those behind it must not be stored before it comes again:
-they would be out of order, and nothing else tells, as a producer that is not known here may begin anywhere
-(partitions/producer_state.py). Nor may they be told OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka then begins a new epoch,
-in which it sends again what it had under way to other partitions, stored or not. So they get the same refusal, and the
-client sends all of them again, in order.
+An idempotent producer has several requests in flight on one connection, and further batches built. When a batch is
+refused with a retriable error (the partition changes its leader, rolls, or has no room), the batches behind it must not
+be stored before it is sent again. They would be out of order, and nothing else would detect it, since an unknown
+producer may begin anywhere (partitions/producer_state.py). Nor may they be refused with OUT_OF_ORDER_SEQUENCE_NUMBER:
+librdkafka then begins a new epoch, in which it sends again what it had in flight to other partitions, stored or not. So
+they get the same refusal, and the client sends all of them again, in order.
 
-A batch that is stored already is no part of that: it repeats what went by way of another node, and is known.
+A batch that is stored already is exempt: it repeats a batch that was stored by way of another node, and is recognized.
 
-A refusal is over when its batch comes again, when the producer begins a new epoch, when the partition's own state says
-that a batch is the next one (what was refused here may have been stored by way of another node), and after a while: a
-short one if the topic was deleted and made again since, as its new life knows nothing of what the old one stored. What
-counts is when a request arrived: it may have waited for longer than that until it could start.
+A refusal ends when its batch is sent again, when the producer begins a new epoch, when the partition's own state says
+that a batch is the next one (the refused batch may have been stored by way of another node), and after a while: a short
+while if the topic was deleted and recreated since, as the new topic knows nothing of what the old one stored. Age
+counts up to the time at which a request arrived: the request may then have waited for longer than that until it could
+start.
 
-A batch that comes by a new connection *before* the one that it follows is refused for the moment too, for a second, and
-only then as OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka does that when a partition changes hands: the thread of the old
-leader's connection counts a refused batch as no longer under way before it has put it back into the queue
-(rd_kafka_msgbatch_handle_Produce_result), so that of the new leader may take those behind it first. Where nothing is
-known of a producer, a batch that is not its first is early in the same way, and stored only after that second: once a
-batch is acknowledged, librdkafka takes all before it for stored (rd_kafka_dr_implicit_ack), and drops them.
+A batch that arrives on a new connection *before* the one that it follows is refused with a retriable error, too, for a
+second, and only then with OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka sends batches in that order when a partition changes
+its leader: the thread of the old leader's connection counts a refused batch as no longer in flight before it has put
+the batch back into the queue (rd_kafka_msgbatch_handle_Produce_result), so the thread of the new leader's connection
+may take the batches behind it first. A batch of an unknown producer that is not its first one is early in the same way,
+and is stored only after that second: once a batch is acknowledged, librdkafka considers all batches before it stored
+(rd_kafka_dr_implicit_ack), and drops them.
 
-Also responsible for what producers are told of faults that are not theirs to understand: the catalog's.
+Also responsible for the errors that producers get for faults of the catalog, which clients would not understand.
 """
 
 import time
@@ -34,15 +36,18 @@ from headrace.wire.batch import read_batch
 from headrace.wire.produce import PartitionRecords
 
 REMEMBERED_S: Final = 60.0
+"""Seconds for which a refusal affects the batches behind its batch."""
 REMEMBERED_OF_ANOTHER_LIFE_S: Final = 1.0
-"""Where the topic is unknown: here the catalog may only be a moment behind, but if it was deleted, the client gives the
-batch up and goes on with the next sequence, should the topic be made again. And where it has been made again."""
+"""Seconds for which a refusal affects the batches behind its batch, if the topic is unknown or was recreated. An
+unknown topic may mean only that this node's catalog is slightly behind; but if the topic was deleted, the client gives
+the batch up, and continues with the next sequence if the topic is recreated."""
 
 MOST_REMEMBERED: Final = 50_000
-"""Refusals of one connection, some 0.5 KB each. A producer has one for each partition that it writes to, at most."""
+"""Limit of the refusals remembered for one connection, some 0.5 KB each. A producer has one per partition at most."""
 
 EARLY_S: Final = 1.0
-"""For so long a batch that came too early is to be sent again: by then the one that it follows is in the queue."""
+"""Seconds for which an early batch is refused with a retriable error: long enough for the client to queue the batch
+that it follows."""
 
 FOR_THE_MOMENT: Final = frozenset(
     {
@@ -54,7 +59,7 @@ FOR_THE_MOMENT: Final = frozenset(
         Code.CORRUPT_MESSAGE,
     }
 )
-"""After these a client sends the batch again, as it was."""
+"""Retriable errors: after one of these a client sends the same batch again."""
 
 _CATALOGS: Final = frozenset(
     {
@@ -73,15 +78,17 @@ _CATALOGS: Final = frozenset(
 
 
 def told(error: HeadraceError) -> KafkaError:
-    """The error as producers, and who asks where they may produce, are told it."""
+    """The error that clients get for one raised while they produce or look up where to: a fault of the catalog becomes
+    LEADER_NOT_AVAILABLE."""
     code = Code.LEADER_NOT_AVAILABLE if error.code in _CATALOGS else error.code
     return KafkaError(code, str(error))
 
 
 def why_not_committed(container: Leader) -> KafkaError | None:
-    """Of a batch that would wait until something changes: a follower comes back (invariant 6), or the cluster store.
+    """Why a batch could not be committed in a container until a follower (invariant 6) or the cluster store is back;
+    None if nothing hinders commits.
 
-    NOT_LEADER_OR_FOLLOWER where another node may lead by now, so that clients ask others who does.
+    NOT_LEADER_OR_FOLLOWER if another node may lead by now, so that clients ask other nodes for the leader.
     """
     if not container.is_hindered:
         return None
@@ -94,7 +101,8 @@ def why_not_committed(container: Leader) -> KafkaError | None:
 
 
 class _Refused(NamedTuple):
-    """A batch that is to come again. `topic_id`: as this node knew the topic then. `since`: on the monotonic clock."""
+    """A refused batch, which its producer is expected to send again. `topic_id`: the topic's id at the refusal, as far
+    as this node knew it. `since`: monotonic seconds."""
 
     epoch: int
     sequence: int
@@ -108,7 +116,7 @@ class _Refused(NamedTuple):
 
 
 class _Early(NamedTuple):
-    """A batch came before that with the sequence `expected` (None: nothing is known of its producer)."""
+    """A batch that arrived before the one with the sequence `expected` (None: its producer is unknown)."""
 
     epoch: int
     expected: int | None
@@ -120,26 +128,26 @@ Key = tuple[str, int, int]
 
 
 class Refusals:
-    """Those of one connection."""
+    """The retriable refusals of one connection's batches."""
 
     __slots__ = ("_early", "_refused")
 
     def __init__(self) -> None:
         self._refused: dict[Key, _Refused] = {}
-        """The oldest first."""
+        """Refused batches, the oldest first."""
         self._early: dict[Key, _Early] = {}
-        """The oldest first."""
+        """Early batches, the oldest first."""
 
     def __bool__(self) -> bool:
         return bool(self._refused or self._early)
 
     @property
     def too_many(self) -> bool:
-        """Nobody can be told to remember any more: the connection has to end, so that its producers begin anew."""
+        """Whether the limit is exceeded: the connection has to be closed, so that its producers start over."""
         return len(self._refused) > MOST_REMEMBERED or len(self._early) > MOST_REMEMBERED
 
     def expire(self) -> None:
-        """Forget what has been remembered for long enough, for each request anew: it costs by what is forgotten."""
+        """Forget refusals that are too old. Called for each request; the cost is proportional to what is forgotten."""
         now = time.monotonic()
         while self._refused and not (oldest := next(iter(self._refused.items())))[1].holds(oldest[1].topic_id, now):
             del self._refused[oldest[0]]
@@ -147,9 +155,10 @@ class Refusals:
             del self._early[first[0]]
 
     def note(self, part: PartitionRecords, error: HeadraceError, topic_id: bytes | None) -> None:
-        """This batch was refused, and not because it shares a refusal: else one would last as long as the client tries.
+        """Remember a refused batch; not one that shares the refusal of a batch before it (`stands`), or that refusal
+        would last for as long as the client retries.
 
-        `topic_id`: of its topic as far as this node knows.
+        `topic_id`: the topic's id, as far as this node knows it.
         """
         if error.code not in FOR_THE_MOMENT or (batch := _idempotent(part)) is None:
             return
@@ -163,9 +172,10 @@ class Refusals:
             self._refused[key] = _Refused(epoch, sequence, KafkaError(error.code, str(error)), topic_id, now)
 
     def is_early(self, part: PartitionRecords, expected: int | None) -> bool:
-        """Of a batch that comes before the one that it follows: whether that one may still come.
+        """Whether the batch that this early batch follows may still arrive.
 
-        `expected`: that one's sequence; None where nothing is known of the producer, so it may be any before this one.
+        `expected`: the sequence of the missing batch; None if the producer is unknown, so that any earlier one may be
+        missing.
         """
         if (batch := _idempotent(part)) is None:
             return False
@@ -180,9 +190,10 @@ class Refusals:
     def stands(
         self, part: PartitionRecords, producers: Producers, topic_id: bytes | None, *, arrived: float
     ) -> KafkaError | None:
-        """The refusal that this batch shares; None: it may be stored, as far as order goes.
+        """The refusal of a batch before this one that this batch has to share; None if the order permits storing it.
 
-        `producers`: of its partition. `topic_id`: of its topic. `arrived`: when it did, on the monotonic clock.
+        `producers`: those of the batch's partition. `topic_id`: its topic's id. `arrived`: when the batch's request
+        arrived, in monotonic seconds.
         """
         if (batch := _idempotent(part)) is None:
             return None
@@ -192,16 +203,16 @@ class Refusals:
             return None
         expected = producers.next_sequence(producer_id=key[2], epoch=epoch)
         if expected is not None and _behind(expected, sequence):
-            return None  # it repeats what is stored, by way of another node perhaps, and puts nothing out of order
+            return None  # it repeats a stored batch, perhaps stored by way of another node, and keeps the order
         behind = known.epoch == epoch and _behind(sequence, known.sequence)
         if behind and sequence != expected and known.holds(topic_id, arrived):
             return known.error
-        del self._refused[key]  # it has come again, or its producer has given it up and begun anew
+        del self._refused[key]  # the refused batch was sent again, or its producer has given it up and starts over
         return None
 
 
 def _idempotent(part: PartitionRecords) -> tuple[Key, int, int] | None:
-    """Whose batch it is, its producer's epoch and its base sequence; None: it is not idempotent, or no batch."""
+    """The key of a batch's producer, its epoch and base sequence; None if the batch is not idempotent, or not valid."""
     if part.records is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""A stream's policy as admin calls give and show it: checked fields in, plain fields out. Pure.
+"""Conversion of a stream's policy from and to the fields of admin calls, with checks. Pure.
 
-msgspec knows both classes that are converted to since `catalog.commands` was loaded, whose decoder has them in it.
+msgspec already has type information for both target classes, as the decoder in `catalog.commands` contains them.
 """
 
 from typing import Final
@@ -16,21 +16,21 @@ MAX_DESCRIPTION: Final = 1000
 
 
 class PolicyFields(PolicyChanges, frozen=True, forbid_unknown_fields=True):
-    """The fields of a policy that a call gives."""
+    """The fields of a policy in an admin call; those that are None are not set."""
 
 
 def policy_from(fields: PolicyFields) -> StreamPolicy:
-    """A new stream's policy: what is given, and defaults. Raises KafkaError (INVALID_CONFIG)."""
+    """A new stream's policy: the given fields, and defaults for the others. Raises KafkaError (INVALID_CONFIG)."""
     return msgspec.convert(_given(fields), StreamPolicy)
 
 
 def changes_from(fields: PolicyFields) -> PolicyChanges:
-    """What AlterStream takes. Raises KafkaError (INVALID_CONFIG)."""
+    """The changes for an AlterStream command. Raises KafkaError (INVALID_CONFIG)."""
     return msgspec.convert(_given(fields), PolicyChanges)
 
 
 def stream_shown(row: StreamRow) -> dict[str, object]:
-    """A stream: path, policy, and how much is in it."""
+    """A stream as fields of an answer: path, policy, numbers of topics and partitions, time of creation (ms)."""
     return {
         "path": row.path,
         **msgspec.structs.asdict(row.policy),
@@ -49,7 +49,7 @@ def _given(fields: PolicyFields) -> dict[str, object]:
 
 
 def _fault(name: str, value: object) -> str | None:
-    """What is wrong with a field's value; None if nothing. Texts and limits are those of Kafka's topic configs."""
+    """What is wrong with a field's value; None if nothing. Texts and limits follow Kafka's topic configs."""
     match name, value:
         case "ttl_ms", int(ttl) if not 0 <= ttl < 2**63:
             return "allowed are milliseconds from 1 on, or 0 for ever"

@@ -1,4 +1,4 @@
-"""A topic as it is in memory while clients use it, and the rows that it is made of."""
+"""A topic in memory while clients use it, and the catalog rows that it is built from."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from headrace.partitions.partition import Partition
 from headrace.partitions.topic_configs import EffectivePolicy
 
 EntryKey = tuple[int, str, int]
-"""Of an entry in Metadata answers: version, shown name, authorized operations."""
+"""Key of a topic's encoded entry in Metadata answers: version, shown name, authorized operations."""
 
 
 class Topic:
-    """A topic in use: its row, what holds for it, and the partitions that are in memory."""
+    """A topic in use: its catalog row, its effective policy, and those of its partitions that are in memory."""
 
     __slots__ = (
         "deleted",
@@ -32,23 +32,23 @@ class Topic:
     def __init__(self, row: TopicRow, policy: EffectivePolicy, traffic: Flow | None = None) -> None:
         self.row = row
         self.traffic = Flow() if traffic is None else traffic
-        """What its clients write and read is added to."""
+        """The traffic counters of the topic."""
         self.home: Home | None = row.home
-        """None for the most: at home here since it was made."""
+        """None for most topics: at home in this cluster ever since their creation."""
         self.policy = policy
         self.partitions: dict[int, Partition] = {}
         self.loading = 0
-        """Partitions that are on their way into memory."""
+        """Number of partitions that are being loaded into memory."""
         self.names: list[str] = []
-        """Those under which clients use it, whatever their listeners."""
+        """The names under which clients of any listener use the topic."""
         self.deleted = False
         self.encoded: dict[EntryKey, bytes] | None = None
-        """Its entry in Metadata answers; emptied when leaders or their epochs change."""
+        """The topic's encoded entries in Metadata answers; reset when leaders or their epochs change."""
         self.encoded_at = -1
-        """The version of the broker's layout that the entry is of."""
+        """The version of the cluster layout that `encoded` belongs to."""
 
     def take(self, row: TopicRow) -> None:
-        """The catalog has another row of it."""
+        """Replace the topic's row by a newer one from the catalog."""
         self.row = row
         self.home = row.home
 
@@ -59,42 +59,42 @@ class Topic:
 
     @property
     def full_name(self) -> str:
-        """`/path/of/stream:topic`, by which it is asked what a client may do with it."""
+        """`/path/of/stream:topic`, the name by which permissions on the topic are checked."""
         return self.row.full_name
 
     @property
     def partition_count(self) -> int:
-        """Partitions 0 to this, exclusive."""
+        """The number of partitions; their indexes begin at 0."""
         return self.row.partitions
 
     @property
     def stream(self) -> str:
-        """Its stream's path."""
+        """The path of the topic's stream."""
         return self.row.stream
 
     @property
     def stream_number(self) -> int:
-        """Its stream's number."""
+        """The number of the topic's stream."""
         return self.row.stream_number
 
     @property
     def name(self) -> str:
-        """Its name within the stream."""
+        """The topic's name within its stream."""
         return self.row.name
 
     @property
     def configs(self) -> Any:
-        """Its own configs, over the stream's policy."""
+        """The topic's own configs, which override the stream's policy."""
         return self.row.configs
 
     @property
     def idle(self) -> bool:
-        """It can be forgotten without loss."""
+        """Whether the topic can be forgotten without losing anything."""
         return not self.loading and all(partition.idle for partition in self.partitions.values())
 
 
 def rows_by_name(reader: Reader, wanted: dict[str, list[str]]) -> list[tuple[TopicRow, StreamRow]]:
-    """[blocking] Those of these topics that exist, with their streams; `wanted`: names by path of the stream."""
+    """[blocking] The rows of the existing topics, with their streams; `wanted`: topics' names by stream path."""
     found = []
     for path, names in wanted.items():
         stream = reader.streams.at(path)
@@ -104,7 +104,7 @@ def rows_by_name(reader: Reader, wanted: dict[str, list[str]]) -> list[tuple[Top
 
 
 def rows_by_id(reader: Reader, topic_ids: list[bytes]) -> list[tuple[TopicRow, StreamRow]]:
-    """[blocking] Those of these topics that exist, with their streams."""
+    """[blocking] The rows of the existing ones of these topics, with their streams."""
     found = []
     streams: dict[int, StreamRow | None] = {}
     for row in reader.topics.by_ids(topic_ids).values():

@@ -1,11 +1,11 @@
 """The table of Kafka's topic configs: names, types, defaults, allowed values, and what each does in Headrace.
 
-Those that Headrace goes by come first. The others (`segment.ms`, `flush.messages`, …) steer machinery that Headrace
-has no counterpart of: they are checked, kept and shown, and their documentation says that they do nothing here, since
-Kafka Streams, Connect and many scripts set them and would fail without.
+The configs that have an effect in Headrace come first. The others (`segment.ms`, `flush.messages`, …) control parts of
+Kafka that have no counterpart in Headrace: they are checked, stored and shown, and their documentation says that they
+have no effect. Kafka Streams, Connect and many scripts set them, and would fail if they were refused.
 
-Pure, and knows of a stream's policy and volume only what a topic has of them. Names, types and ranges are Kafka 3.9's
-(org.apache.kafka.storage.internals.log.LogConfig).
+Pure; knows only those parts of a stream's policy and volume that its topics inherit. Names, types and ranges are those
+of Kafka 3.9 (org.apache.kafka.storage.internals.log.LogConfig).
 """
 
 import math
@@ -34,7 +34,7 @@ class ConfigType(IntEnum):
 
 
 class PolicyOfStream(Protocol):
-    """What a stream's policy must tell (the catalog's StreamPolicy does)."""
+    """The fields needed of a stream's policy (the catalog's StreamPolicy has them)."""
 
     @property
     def ttl_ms(self) -> int: ...
@@ -49,24 +49,24 @@ class PolicyOfStream(Protocol):
 
 
 class VolumeOfStream(Protocol):
-    """What the volume of a stream must tell (the cluster store's VolumeRecord does)."""
+    """The fields needed of a stream's volume (the cluster store's VolumeRecord has them)."""
 
     @property
     def min_in_sync(self) -> int: ...
 
 
 Check = Callable[[str], str]
-"""Takes a value, returns it in canonical spelling; raises ValueError with the values that are allowed."""
+"""Takes a value and returns it in canonical spelling; raises ValueError with the values that are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDefinition:
     """One topic config.
 
-    `default` is Kafka's; `policy` reads the stream's value, for the configs that a stream decides and a topic may
-    override; `volume` that of the stream's volume, for those that it decides whatever a topic says. `broker_name` is
-    the name of the broker-wide config, shown as a synonym; `broker_default` are name and value of Kafka's default,
-    where it stands under another name.
+    `default` is Kafka's default. `policy` reads the value from the stream's policy, for configs that a topic inherits
+    and may override. `volume` reads the value from the stream's volume, for configs that a topic cannot override.
+    `broker_name` is the name of the broker-wide config, shown as a synonym. `broker_default` has the name and value of
+    Kafka's broker-wide default, where that is yet another config.
     """
 
     name: str
@@ -81,7 +81,7 @@ class ConfigDefinition:
 
 
 def _integer(low: int, high: int, *, but: Sequence[int] = ()) -> Check:
-    """Whole numbers from low to high; `but` names further values that are allowed."""
+    """A check for whole numbers from low to high; `but`: further allowed values."""
 
     def check(value: str) -> str:
         try:
@@ -150,12 +150,12 @@ def _text(value: str) -> str:
 
 
 def list_entries(value: str) -> list[str]:
-    """The entries of a LIST value, without blanks around them."""
+    """The non-empty entries of a LIST value, without surrounding blanks."""
     return [entry.strip() for entry in value.split(",") if entry.strip()]
 
 
 def retention_of_ttl(ttl_ms: int) -> str:
-    """A stream's time to live as Kafka's retention.ms: 0, for ever, is -1 there."""
+    """A stream's time to live as Kafka's retention.ms: 0 (for ever) becomes -1."""
     return str(ttl_ms) if ttl_ms > 0 else "-1"
 
 
@@ -299,4 +299,4 @@ _KEPT: Final = (
 DEFINITIONS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(
     {definition.name: definition for definition in sorted((*_DECIDED, *_KEPT), key=lambda each: each.name)}
 )
-"""Every topic config by name, in the order in which it is shown."""
+"""Every topic config by name, in the order in which configs are shown."""

@@ -1,10 +1,10 @@
-"""A topic's configs: checking what a client sets, changing them, and what holds in the end.
+"""A topic's configs: checks of values that clients set, changes of a topic's configs, and the effective policy.
 
-A topic inherits its stream's policy; a config set on the topic overrides it. The policy is shown to Kafka clients
-under the names of the broker defaults that it stands in for (`log.retention.ms`, …), so that every tool's picture of
-"topic's own value, then the static one, then the default" holds.
+A topic inherits its stream's policy; a config set on the topic overrides it. Kafka clients see the policy under the
+names of the broker defaults that it corresponds to (`log.retention.ms`, …), so that the model of Kafka's tools,
+"topic's own value, then the static one, then the default", remains valid.
 
-Pure: no I/O, no clock; knows nothing of the catalog or of the wire's bytes. The table of configs is
+Pure: no I/O, no clock; knows nothing of the catalog or of the wire format. The table of configs is
 `topic_config_table`.
 """
 
@@ -26,11 +26,11 @@ from headrace.partitions.topic_config_table import (
 )
 
 MAX_PARTITIONS: Final = 10_000
-"""Of one topic."""
+"""Limit of one topic's partitions."""
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it (KIP-226)."""
+    """The source of a config's value, as DescribeConfigs numbers it (KIP-226)."""
 
     TOPIC = 1
     """Set on the topic itself."""
@@ -40,7 +40,7 @@ class ConfigSource(IntEnum):
 
 
 class AlterOp(IntEnum):
-    """What IncrementalAlterConfigs does with a value (KIP-339)."""
+    """An operation of IncrementalAlterConfigs on a config (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -50,21 +50,21 @@ class AlterOp(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """What holds for one topic: its stream's policy with the topic's overrides."""
+    """The policy in force for one topic: its stream's policy with the topic's overrides."""
 
     retention_ms: int
-    """-1: for ever."""
+    """Milliseconds after which records expire; -1: never."""
     retention_bytes: int
-    """Per partition; -1: no limit."""
+    """Bytes that a partition may hold; -1: no limit."""
     max_message_bytes: int
     append_time: bool
-    """Records bear the time of append (`LogAppendTime`), not the producer's."""
+    """Whether records get the time of their append (`LogAppendTime`) rather than keep the producer's."""
     compacted: bool
-    """`cleanup.policy` names `compact`. Until compaction exists such a topic keeps every record of its key."""
+    """Whether `cleanup.policy` contains `compact`. Compaction is not implemented yet."""
 
 
 def definition_of(name: str) -> ConfigDefinition:
-    """The config of that name. Raises KafkaError (INVALID_CONFIG) that lists the known ones."""
+    """The definition of the config of that name. Raises KafkaError (INVALID_CONFIG) that lists the known configs."""
     definition = DEFINITIONS.get(name)
     if definition is None:
         raise KafkaError(
@@ -74,7 +74,7 @@ def definition_of(name: str) -> ConfigDefinition:
 
 
 def checked(name: str, value: str | None) -> str:
-    """The value in canonical spelling. Raises KafkaError (INVALID_CONFIG) that says which values are allowed."""
+    """The value in canonical spelling. Raises KafkaError (INVALID_CONFIG) that states the allowed values."""
     definition = definition_of(name)
     if value is None:
         raise KafkaError(Code.INVALID_CONFIG, f"config {name} has no value; leave it out to take the stream's")
@@ -85,7 +85,8 @@ def checked(name: str, value: str | None) -> str:
 
 
 def checked_all(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """A topic's overrides, checked. Raises KafkaError: INVALID_CONFIG, or INVALID_REQUEST for a name given twice."""
+    """A topic's overrides, by name, in canonical spelling. Raises KafkaError: INVALID_CONFIG, or INVALID_REQUEST for a
+    name given twice."""
     result: dict[str, str] = {}
     for name, value in configs:
         if name in result:
@@ -96,7 +97,7 @@ def checked_all(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """What becomes of a topic's overrides."""
+    """A change of a topic's overrides: values to set, and names to remove."""
 
     set: Mapping[str, str]
     remove: Sequence[str]
@@ -105,11 +106,12 @@ class ConfigChange:
 def changed_by(
     operations: Iterable[tuple[str, int, str | None]], *, policy: PolicyOfStream, overrides: Mapping[str, str]
 ) -> ConfigChange:
-    """The change that IncrementalAlterConfigs asks for: (name, operation, value) each, against today's overrides.
+    """The change of a topic's present overrides that an IncrementalAlterConfigs request, a list of (name, operation,
+    value), demands.
 
-    APPEND and SUBTRACT go by the value that holds now, be it the topic's or inherited, as Kafka does. To DELETE what is
-    not set is no change, whatever its name: kafka-reassign-partitions clears its throttles without asking whether there
-    are any.
+    APPEND and SUBTRACT edit the effective value, be it the topic's own or inherited, as in Kafka. A DELETE of a config
+    that is not set changes nothing, whatever its name: kafka-reassign-partitions clears its throttles without checking
+    whether there are any.
     Raises KafkaError: INVALID_CONFIG, or INVALID_REQUEST for a config given twice or an unknown operation.
     """
     to_set: dict[str, str] = {}
@@ -150,7 +152,7 @@ def _edited_list(
 
 
 def replaced_by(configs: Iterable[tuple[str, str | None]], *, overrides: Mapping[str, str]) -> ConfigChange:
-    """The change that AlterConfigs asks for: the given configs, and none of today's others.
+    """The change that an AlterConfigs request demands: set the given configs, and remove all others.
 
     Raises KafkaError as `checked_all`.
     """
@@ -159,18 +161,18 @@ def replaced_by(configs: Iterable[tuple[str, str | None]], *, overrides: Mapping
 
 
 def inherited(definition: ConfigDefinition, policy: PolicyOfStream) -> str:
-    """The value that a topic without an override of it has."""
+    """The value of a config for a topic that does not override it."""
     return definition.default if definition.policy is None else definition.policy(policy)
 
 
 def effective(policy: PolicyOfStream, overrides: Mapping[str, str]) -> EffectivePolicy:
-    """What holds for a topic with these overrides in a stream with this policy."""
+    """The effective policy of a topic with these overrides in a stream with this policy."""
     policies = list_entries(overrides.get("cleanup.policy", "delete"))
     retention_ms = int(overrides.get("retention.ms") or retention_of_ttl(policy.ttl_ms))
     retention_bytes = int(overrides.get("retention.bytes") or retention_of_limit(policy.retention_bytes))
     expires = "delete" in policies
     return EffectivePolicy(
-        retention_ms=(retention_ms or 1) if expires else -1,  # Kafka's 0, at once, is our shortest
+        retention_ms=(retention_ms or 1) if expires else -1,  # Kafka's 0 (at once) becomes the shortest retention
         retention_bytes=retention_bytes if expires else -1,
         max_message_bytes=int(overrides.get("max.message.bytes") or policy.max_message_bytes),
         append_time=(overrides.get("message.timestamp.type") or policy.timestamp_type) == "LogAppendTime",
@@ -187,9 +189,9 @@ def described(
     synonyms: bool = False,
     documentation: bool = False,
 ) -> list[dict[str, object]]:
-    """A topic's configs as DescribeConfigs lists them, one dict of kio's fields each, in order of name.
+    """A topic's configs for a DescribeConfigs answer, each as a dict of kio's fields, in order of name.
 
-    `names`: only these (unknown ones are left out, as Kafka does); None: all.
+    `names`: the configs to list (unknown ones are left out, as in Kafka); None: all.
     """
     wanted = DEFINITIONS if names is None else sorted(set(names) & DEFINITIONS.keys())
     shown: list[dict[str, object]] = []
@@ -214,7 +216,7 @@ def described(
 
 
 class _Given(NamedTuple):
-    """A value, where it comes from, and the name under which it stands there."""
+    """A value of a config, its source, and the config's name in that source."""
 
     name: str
     value: str
@@ -224,11 +226,11 @@ class _Given(NamedTuple):
 def _given(
     definition: ConfigDefinition, policy: PolicyOfStream, volume: VolumeOfStream, overrides: Mapping[str, str]
 ) -> list[_Given]:
-    """What is said of a config, in order of precedence: by the topic, by its stream or volume, by Kafka's default.
+    """The values of a config in order of precedence: the topic's, its stream's or volume's, Kafka's default.
 
-    A stream or volume that says what Kafka's default says is not told apart from it, so that tools which list what is
-    not the default (`kafka-topics --describe`) list what a reader should know. Time to live always is the stream's:
-    Kafka's default never holds.
+    A stream's or volume's value that equals Kafka's default is left out, so that tools that list deviations from the
+    default (`kafka-topics --describe`) list only what matters. Retention by time is always taken from the stream:
+    Kafka's default never applies.
     """
     rows: list[_Given] = []
     override = overrides.get(definition.name)

@@ -1,13 +1,13 @@
-"""The topics that clients use now, in memory, by the names under which they use them.
+"""Cache of the topics in use, by the names under which clients use them.
 
-Responsible for name → topic: forms of names (DESIGN section 7), look-up in the catalog in a reader thread, and for
-staying true as commands are applied (applied_changes.py tells of them). Topics that are made on first use come from
-auto_create.py. Bounded: topics that nobody has asked for in a while are forgotten, with their partitions' state, and
+Resolves names to topics: interprets the forms of names (DESIGN section 7), looks topics up in the catalog in a reader
+thread, and keeps the cache up to date as commands are applied (called by applied_changes.py). auto_create.py creates
+topics on first use. The cache is bounded: the oldest idle topics are forgotten, with their partitions' state, and
 looked up again when needed.
 
-What a bare name means depends on the client's listener (`Caller.default_stream`), so names are kept by default stream:
-nothing that was found for one listener is ever given to the clients of another by a name that means something else
-there.
+The meaning of a bare name depends on the client's listener (`Caller.default_stream`), so names are kept by default
+stream: clients of one listener never get a topic that was found under the same name, with another meaning, for clients
+of another listener.
 """
 
 import itertools
@@ -35,44 +35,43 @@ from headrace.partitions.topic_configs import EffectivePolicy, effective
 __all__ = ["Topic", "Topics"]
 
 MOST_TOPICS = 120_000
-"""Topics kept in memory; some 1 KiB each with one partition in use."""
+"""Limit of topics kept in memory; some 1 KiB each with one partition in use."""
 _EVERYTHING = ""
-"""Among what changed during a look-up: all of it. No stream has this path."""
+"""Marks, among the changes during a look-up, that all rows have changed. No stream has this path."""
 
 
 class Topics:
-    """The cache, and the way to the catalog behind it."""
+    """The cache of topics, with look-ups in the catalog."""
 
     def __init__(self, *, catalog: Catalog, placement: Placement, traffic: Traffic | None = None) -> None:
         self._traffic = Traffic() if traffic is None else traffic
         self._catalog = catalog
         self._placement = placement
         self._by_name: defaultdict[str, dict[str, Topic]] = defaultdict(dict)
-        """By default stream, and by the name under which its clients use a topic."""
+        """Topics by default stream, and by the name under which clients with that default stream use a topic."""
         self._by_full_name = self._by_name[DEFAULT_STREAM]
-        """Where every topic is by its full name, which is the same for all clients."""
+        """All topics by full name, which is the same for all clients."""
         self._by_id: dict[bytes, Topic] = {}
         self._policies: dict[int, StreamPolicy] = {}
         self._plain: dict[int, tuple[StreamPolicy, EffectivePolicy]] = {}
         self._look_ups: list[set[bytes | str]] = []
-        """Of each look-up under way, what changed meanwhile: topic ids, and paths of streams."""
+        """For each look-up under way, the topic ids and stream paths that have changed since it began."""
         self.forgot = False
-        """True once a topic that may have been written to in this run has left memory."""
+        """True once a topic has left memory that may have been written to since this process started."""
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def all(self) -> list[Topic]:
-        """Every topic that is in memory."""
+        """All topics in memory."""
         return list(self._by_id.values())
 
     def by_name(self, default_stream: str) -> Mapping[str, Topic]:
-        """The topics that are in memory, by what clients call them whose bare names are of `default_stream`. It stays
-        true as topics come and go."""
+        """A live view of the topics in memory, by the names that clients with that default stream use."""
         return self._by_name[default_stream]
 
     def cached_id(self, topic_id: bytes) -> Topic | None:
-        """The topic of that id, if it is in memory."""
+        """The topic of that id; None if it is not in memory."""
         return self._by_id.get(topic_id)
 
     async def resolve(
@@ -83,9 +82,9 @@ class Topics:
         create: bool = False,
         may_create: Callable[[str], bool] | None = None,
     ) -> list[Topic | KafkaError]:
-        """Each name's topic, or why there is none. `caller`: who uses the names; None: this node itself. `create`: make
-        those missing, where their stream allows it, and `may_create` does of the topic's full name; None: it always
-        does."""
+        """Each name's topic, or the error for a name without one. `caller`: the client that uses the names; None: this
+        node itself. `create`: create missing topics if their stream allows it, and `may_create` is None or allows their
+        full name."""
         default_stream = DEFAULT_STREAM if caller is None else caller.default_stream
         known = self._by_name[default_stream]
         found: list[Topic | KafkaError | None] = [known.get(name) for name in names]
@@ -108,12 +107,12 @@ class Topics:
                 found[index] = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {names[index]}")
             else:
                 found[index] = topic
-                if isinstance(topic, Topic) and self._by_id.get(topic.topic_id) is topic:  # it may have gone since
+                if isinstance(topic, Topic) and self._by_id.get(topic.topic_id) is topic:  # not forgotten meanwhile
                     self._call(topic, names[index], known)
         return found  # type: ignore[return-value]  # every None has been replaced
 
     async def resolve_ids(self, topic_ids: Sequence[bytes]) -> list[Topic | KafkaError]:
-        """Each id's topic, or UNKNOWN_TOPIC_ID."""
+        """Each id's topic, or the error UNKNOWN_TOPIC_ID."""
         missing = [topic_id for topic_id in topic_ids if topic_id not in self._by_id]
         if missing:
             await self._look_up_rows(lambda reader: rows_by_id(reader, missing))
@@ -123,11 +122,11 @@ class Topics:
         ]
 
     def policy(self, topic: Topic) -> EffectivePolicy:
-        """What holds for `topic`."""
+        """The effective policy of `topic`."""
         return topic.policy
 
     def volume(self, topic_id: bytes) -> str | None:
-        """Where what a topic's partitions write from their next roll on belongs; None for one that is not in memory."""
+        """The volume that a topic's partitions use from their next roll on; None for a topic that is not in memory."""
         topic = self._by_id.get(topic_id)
         policy = None if topic is None else self._policies.get(topic.stream_number)
         return None if policy is None else policy.volume
@@ -149,13 +148,13 @@ class Topics:
         return found
 
     async def _look_up_rows(self, look: Callable[[Reader], list[tuple[TopicRow, StreamRow]]]) -> list[Topic]:
-        """Topics read from the catalog, in memory from now on."""
+        """Read topics from the catalog and keep them in memory."""
         return [self._keep(row, stream.policy) for row, stream in await self._read_rows(look)]
 
     async def _read_rows(
         self, look: Callable[[Reader], list[tuple[TopicRow, StreamRow]]]
     ) -> list[tuple[TopicRow, StreamRow]]:
-        """Rows that are true at this moment. What changed while it was read is read again."""
+        """Read rows that are up to date on return: the read is repeated if they changed during it."""
         while True:
             changed: set[bytes | str] = set()
             self._look_ups.append(changed)
@@ -171,10 +170,11 @@ class Topics:
     async def _create(
         self, names: list[TopicName], may_create: Callable[[str], bool] | None
     ) -> dict[str, Topic | KafkaError]:
-        """Topics made on first use, in memory from now on, or why they were not made."""
+        """Create topics and keep them in memory; an error for each topic that is not created."""
         outcomes = await make_topics(names, catalog=self._catalog, placement=self._placement, may_create=may_create)
         refused = {name: error for name, error in outcomes.items() if error is not None}
-        # Looked up like any other: others may have deleted, or altered, what was made before we hear that it was.
+        # Created topics are looked up like any other: they may have been altered or deleted before this node heard of
+        # their creation.
         made = {name.full: name for name in names if name.full in outcomes and name.full not in refused}
         return refused | await self._look_up(made)
 
@@ -189,13 +189,13 @@ class Topics:
         return topic
 
     def _call(self, topic: Topic, name: str, by_name: dict[str, Topic]) -> None:
-        """Clients of these names know `topic` by `name`."""
+        """Add `name` to a name table and to the topic's own names."""
         if by_name.get(name) is not topic:
             by_name[name] = topic
             topic.names.append(name)
 
     def _effective(self, row: TopicRow, policy: StreamPolicy) -> EffectivePolicy:
-        """What holds for a topic; one object for all topics of a stream that have no configs of their own."""
+        """A topic's effective policy; all topics of a stream without configs of their own share one object."""
         if row.configs:
             return effective(policy, row.configs)
         known = self._plain.get(row.stream_number)
@@ -204,7 +204,7 @@ class Topics:
         return known[1]
 
     def _make_room(self) -> None:
-        """Forget the topics that came first and are idle now, a tenth at a time."""
+        """When the cache is full, forget the oldest idle topics, a tenth of the limit at a time."""
         if len(self._by_id) < MOST_TOPICS:
             return
         self.forgot = True
@@ -219,10 +219,10 @@ class Topics:
                 if by_name.get(name) is topic:
                     del by_name[name]
 
-    # --- staying true (see applied_changes.py)
+    # --- keeping up to date (see applied_changes.py)
 
     def rows_replaced(self) -> None:
-        """All rows may be other ones: what can be is forgotten; what is in use is to be looked up again."""
+        """All rows were replaced: forget the idle topics; the caller has the others updated by `look_again`."""
         self.forgot = True
         self._plain.clear()
         for changed in self._look_ups:
@@ -231,7 +231,7 @@ class Topics:
             self._forget(topic)
 
     async def look_again(self, topics: Sequence[Topic]) -> None:
-        """Make what is in memory of these topics true again, after the catalog's rows were replaced."""
+        """Update these topics in memory, after the catalog's rows were replaced."""
         ids = [topic.topic_id for topic in topics]
         found = {
             row.topic_id: (row, stream) for row, stream in await self._read_rows(lambda reader: rows_by_id(reader, ids))
@@ -245,7 +245,7 @@ class Topics:
             self.changed(row)
 
     def command_applied(self, command: CatalogCommand[object]) -> None:
-        """What is being looked up may have been read before `command`."""
+        """Note what `command` changes: look-ups under way may have read the rows before it."""
         if not self._look_ups:
             return
         touched: Sequence[bytes | str] = ()
@@ -262,7 +262,7 @@ class Topics:
             changed.update(touched)
 
     def gone(self, topic_id: bytes) -> None:
-        """A topic is deleted."""
+        """A topic was deleted."""
         topic = self._by_id.get(topic_id)
         if topic is None:
             return
@@ -273,7 +273,7 @@ class Topics:
             partition.wake_all()
 
     def changed(self, row: TopicRow) -> None:
-        """A topic has another row."""
+        """A topic's row has changed."""
         topic = self._by_id.get(row.topic_id)
         if topic is not None:
             stream_policy = self._policies.get(row.stream_number)
@@ -285,19 +285,19 @@ class Topics:
                 self._forget(topic)
 
     def stream_gone(self, path: str) -> None:
-        """A stream is deleted, with all of its topics."""
+        """A stream was deleted, with all of its topics."""
         for topic in [topic for topic in self._by_id.values() if topic.stream == path]:
             self.gone(topic.topic_id)
 
     def stream_changed(self, stream: StreamRow) -> None:
-        """A stream has another policy."""
+        """A stream's policy has changed."""
         self._policies[stream.number] = stream.policy
         for topic in self._by_id.values():
             if topic.stream_number == stream.number:
                 topic.policy = self._effective(topic.row, stream.policy)
 
     def home_moved(self, topic_id: bytes, home: Home) -> None:
-        """A topic has another home, for which its partitions are not settled yet."""
+        """A topic's home has changed; its partitions are not settled for the new home yet."""
         topic = self._by_id.get(topic_id)
         if topic is not None and (topic.home or home) <= home:
             topic.take(topic.row._replace(home=home))

@@ -1,20 +1,22 @@
-"""What has to be made true again where a container went on with less than was acknowledged (invariant 15).
+"""Repair after an unclean recovery, in which a container continued without records that were acknowledged (invariant
+15).
 
-An operator let a replica lead that was not in sync: the end of the container's log is gone. Whoever leads it from then
-on, and each time that somebody begins to, does what is due here; all of it may be repeated.
+An operator let a replica lead that was not in sync: the end of the container's log is lost. Each time that a node
+begins to lead such a container, it carries out the steps of this module; all of them may be repeated.
 
-A container of records: its partitionlets that the catalog has as sealed may end earlier in the log, or be gone. The
-catalog is told where (`ShortenChains`), so that readers and retention go on behind the gap. That is concluded from a
-log alone that has all there is: this node leads it, in the epoch of the seal or a later one, and it serves. A damaged
-log raises, and shortens nothing. With its end the log may have lost seals, which else keep batches out of what the
-catalog here, a moment behind, still has as open: so nothing is loaded before that has caught up. What is open simply
-ends where the log does; the greater epoch tells clients (invariant 10), and a new home the copies in other clusters
-(recovered_homes.py).
+A container of records: partitionlets that are sealed in the catalog may end earlier in the log, or be gone.
+`ShortenChains` records the new ends in the catalog, so that readers and retention continue behind the gap. Only a
+complete log is evidence of these ends: this node leads the container, in the epoch of the seal or a later one, and the
+container serves. A damaged log raises an error, and nothing is shortened. With its end the log may also have lost
+seals, which normally keep batches out of partitionlets that a catalog slightly behind still lists as open: so nothing
+is loaded before this node's catalog has caught up. An open partitionlet simply ends where the log does; clients notice
+by the greater epoch (invariant 10), and copies in other clusters by a new home (recovered_homes.py).
 
-The catalog: commands are gone, and with them the knowledge of numbers that were given away, under which records lie in
-containers. Those numbers are left out (`SkipNumbers`), or new topics would begin with the records of lost ones. What
-had left the catalog may be back in it, without its bytes: all containers are looked at as above. A roll that is not
-known any more, but stands in the containers' logs, is recorded again when it is taken up (opening.py).
+The catalog's container: commands are lost, and with them the knowledge of which numbers were assigned; records lie in
+containers under those numbers. `SkipNumbers` skips them, or new topics would begin with the records of lost ones.
+Partitionlets that had been dropped from the catalog may be back in it, without their bytes: all containers are checked
+as above. A roll that the catalog has lost but that is in the containers' logs is recorded again when it is resumed
+(opening.py).
 """
 
 import asyncio
@@ -46,14 +48,14 @@ SERVES_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
 AT_ONCE: Final = 500
-"""Partitionlets that one visit to a reader thread looks at, so that fetches get their turn in between."""
+"""Partitionlets that are checked in one visit to a reader thread, so that fetches get their turn in between."""
 
 Sealed = tuple[bytes, PartitionletRow]
-"""A sealed partitionlet, with its topic's id."""
+"""The topic id of a sealed partitionlet, empty if its topic is unknown, and its row."""
 
 
 class UncleanRecoveries:
-    """One node's part in it."""
+    """Carries out the steps that are due on one node after unclean recoveries."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterClient, own_cluster: str) -> None:
         """`own_cluster`: this cluster's id."""
@@ -63,9 +65,10 @@ class UncleanRecoveries:
         self._led = cluster.replicas.led
         self._own_cluster = own_cluster
         self._behind: dict[Leader, asyncio.Future[None]] = {}
-        """Recovered containers that are led here, while the catalog here may be behind what they lost."""
+        """Recovered containers that this node leads while its catalog may not yet know of seals that they lost; each
+        future is done once it does."""
         self._catalogs = 0
-        """Recoveries of the catalog, as last seen."""
+        """Number of recoveries of the catalog's container when last seen."""
 
     def container_led(self, container: Leader) -> None:
         """This node leads a container from now on, and nothing has been written to it yet."""
@@ -82,7 +85,7 @@ class UncleanRecoveries:
             self._repeat(container, partial(self._look_at, container))
 
     def container_left(self, container: Leader) -> None:
-        """This node leads a container no more."""
+        """This node no longer leads a container."""
         self._caught_up(container)
 
     def records_changed(self) -> None:
@@ -95,11 +98,11 @@ class UncleanRecoveries:
                     self._repeat(container, partial(self._look_at, container))
 
     def is_behind(self, container: Leader) -> bool:
-        """Whether partitions of a container are not to be loaded yet."""
+        """Whether partitions of a container must not be loaded yet."""
         return container in self._behind
 
     async def caught_up(self, container: Leader, *, timeout_s: float) -> None:
-        """Return when they are. Raises KafkaError LEADER_NOT_AVAILABLE."""
+        """Wait until partitions of a container may be loaded. Raises KafkaError LEADER_NOT_AVAILABLE on a timeout."""
         behind = self._behind.get(container)
         if behind is not None:
             try:
@@ -119,15 +122,15 @@ class UncleanRecoveries:
         self._runtime.spawn(self._until_done(container, work))
 
     async def _until_done(self, container: Leader, work: Callable[[], Awaitable[None]]) -> None:
-        """Try again for as long as this node leads a container."""
+        """Do some work, and retry it for as long as this node leads the container."""
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while not container.lost:
             try:
                 await work()
                 return
             except CatalogFailed:
-                return  # this node ends
-            except Exception as error:  # whatever it is: nothing is loaded there before it is done
+                return  # this node is about to stop
+            except Exception as error:  # any error is retried: the container's partitions are not loaded before success
                 log.warning(
                     "a recovered container is not set right yet",
                     container=container.id,
@@ -140,7 +143,7 @@ class UncleanRecoveries:
 
     def _skip_numbers(self, container: Leader, recovered: int) -> None:
         command = SkipNumbers(recovered)
-        if container.log.end >= self._catalog.applied:  # at once, before anybody else's command
+        if container.log.end >= self._catalog.applied:  # append the command at once, before anybody else's
             container.append_command(encode(command)).add_done_callback(_retrieve)
 
         async def skip() -> None:
@@ -150,7 +153,7 @@ class UncleanRecoveries:
         self._repeat(container, skip)
 
     async def _end_those_of_deleted(self) -> None:
-        """Of containers that are deleted nothing is left: their sealed partitionlets leave the chains again."""
+        """Remove sealed partitionlets of deleted containers from the chains again, as nothing of them is left."""
         containers = await self._catalog.query(lambda reader: reader.chains.containers())
         for each in containers:
             if self._cluster.is_deleted(each):
@@ -182,7 +185,8 @@ class UncleanRecoveries:
         *,
         only_while: Leader | None = None,
     ) -> None:
-        """Tell the catalog where sealed partitionlets of a container end. `only_while`: this node leads that."""
+        """Record in the catalog where sealed partitionlets of a container end. `only_while`: stop once this node no
+        longer leads that container."""
         after = PartitionletId(0)
         while True:
             sealed = await self._catalog.query(partial(_sealed_in, container=container, after=after))
@@ -193,7 +197,7 @@ class UncleanRecoveries:
                 self._runtime.executor, _shortened, [each for each in sealed if each[0]], end_of
             )
             if only_while is not None and only_while.lost:
-                return  # its log may have been cut or closed under the reader
+                return  # the log may have been cut or closed while it was read
             for item in items:
                 log.warning(
                     "a sealed partitionlet ends earlier, its end was lost",
@@ -214,12 +218,12 @@ def _sealed_in(reader: Reader, container: ContainerId, after: PartitionletId) ->
 
 
 def _shortened(sealed: Sequence[Sealed], end_of: Callable[[PartitionletRow], int]) -> list[Shortened]:
-    """[blocking] Those that end earlier than the catalog says. Raises `CorruptLog`."""
+    """[blocking] The partitionlets that end earlier than the catalog says. Raises `CorruptLog`."""
     ends = [(topic_id, row, Offset(end_of(row))) for topic_id, row in sealed]
     return [Shortened(topic_id, row.partition, row.id, end) for topic_id, row, end in ends if end < row.end]
 
 
 def _retrieve(appended: "asyncio.Future[Position]") -> None:
-    """It is submitted again until it is applied."""
+    """Ignore a failed append, since the command is submitted again until it is applied."""
     if not appended.cancelled():
         appended.exception()

@@ -1,7 +1,6 @@
-"""Where a partition's old records lie, and reading them: on this node's disk, or from other nodes.
+"""Locates a partition's stored records and reads them, from this node's disk or from other nodes.
 
-Knows nothing of requests: it is given ranges and a budget of bytes, and says of each range what it holds or why it
-cannot be read.
+Knows nothing of requests: it takes ranges and a budget of bytes, and returns for each range its batches or the error.
 """
 
 import asyncio
@@ -20,20 +19,21 @@ from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.wire.primitives import Buffer
 
 MOST_REMOTE: Final = 64
-"""Ranges that are asked of other nodes at the same time, for one fetch."""
+"""Limit of ranges that one fetch requests from other nodes at the same time."""
 
 AHEAD_BYTES: Final = 4 << 20
-"""So much is read ahead for one fetch at most, as much as it got: a client that catches up asks for as much again, once
-it has dealt with that."""
+"""Limit of bytes that are read ahead for one fetch. A fetch's read-ahead is as large as its answer, since a client that
+catches up requests as much again once it has processed the answer."""
 AHEAD_FROM: Final = 64 << 10
-"""Of ranges of which a fetch got less, nothing is read ahead: it is near their end, or asks for little."""
+"""Bytes that a fetch must get of a range for the range to be read ahead. A fetch that gets less is near the end of the
+range, or requests little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a partition's records from an offset on lie: in one partitionlet, below `limit`.
+    """The offsets from `offset` up to `limit` (exclusive) of a partition, which lie in one partitionlet.
 
-    `container`: the partitionlet's, where this node leads it; None: ask `remote_reads`.
+    `container`: the partitionlet's container if this node leads it; None: read through `remote_reads`.
     """
 
     row: PartitionletRow
@@ -42,7 +42,7 @@ class Range:
     limit: int
     partition: Partition
     high_watermark: int
-    """The partition's, when this was found."""
+    """The partition's high watermark when the range was located."""
 
     @property
     def partitionlet(self) -> PartitionletId:
@@ -51,15 +51,15 @@ class Range:
 
 
 Key = tuple[str | bytes, int]
-"""A partition by the name of its topic, or its id, as whoever asks calls it, and its number."""
+"""A partition: its topic's name or id, as the request has it, and its index."""
 Asked = tuple[Key, Range, int]
-"""Whose it is, where it lies, and how many bytes at most."""
+"""A range to read: its partition, the range, and the limit of bytes."""
 Read = dict[Key, list[Buffer] | Exception]
-"""What each range holds, or why it cannot be read."""
+"""The batches of each range, or the error of its read."""
 
 
 class FetchPlanner:
-    """Finds ranges, and reads them."""
+    """Locates ranges, and reads them."""
 
     def __init__(self, *, runtime: Runtime, led: Mapping[ContainerId, Leader], remote_reads: RemoteReads) -> None:
         """`led`: the containers that this node leads."""
@@ -68,7 +68,8 @@ class FetchPlanner:
         self._remote_reads = remote_reads
 
     def locate(self, partition: Partition, offset: int) -> Range:
-        """The partitionlet that holds `offset`, or the one after it where `offset` is in none."""
+        """The range of a partition from `offset` on, in the partitionlet that holds it, or the next one if none
+        does."""
         high_watermark = partition.high_watermark
         row = partition.chain[-1]
         if offset < row.first:
@@ -82,10 +83,10 @@ class FetchPlanner:
         return Range(row, self._led.get(row.container), offset, min(row.end, high_watermark), partition, high_watermark)
 
     async def read_all(self, asked: Sequence[Asked], budget: int) -> Read:
-        """Read ranges as far as `budget` bytes go, the first of them first; at least one batch in all.
+        """Read ranges in order until `budget` bytes are used up; at least one batch in all.
 
-        Those here and those elsewhere are read one kind after the other, beginning with the kind of the first, so that
-        none is kept waiting by the other for ever: who asks puts those in front that were not served last time.
+        Ranges on this node and ranges on other nodes are read one kind after the other, beginning with the kind of the
+        first range. Neither kind starves, since callers put ranges first that were not served last time.
         """
         here = [each for each in asked if each[1].container is not None]
         elsewhere = [each for each in asked if each[1].container is None]
@@ -98,7 +99,7 @@ class FetchPlanner:
             if kind is here:
                 found |= await self._runtime.loop.run_in_executor(self._runtime.executor, _read_here, kind, left)
                 if follow := _followed(kind, found):
-                    # Nobody waits for it: it goes on while the answer does.
+                    # Nothing waits for the read-ahead, which runs while the answer is sent.
                     self._runtime.loop.run_in_executor(self._runtime.executor, _read_ahead, follow)
             else:
                 found |= await self._read_elsewhere(kind, left)
@@ -114,14 +115,15 @@ class FetchPlanner:
         return found
 
     def _behind(self, before: Range) -> Range | None:
-        """Where to go on if nothing is left of a range: what was cut may end in a gap, else records are missing."""
+        """The range behind one without records; None if records are missing there. Only a partitionlet that was cut may
+        end in a gap."""
         if not before.row.cut or before.limit < before.row.end:
             return None
         where = self.locate(before.partition, before.row.end)
         return where if where.row.id != before.row.id and where.offset < where.limit else None
 
     async def _read_elsewhere(self, asked: Sequence[Asked], budget: int) -> Read:
-        """Each range of the others, all at the same time, as many as `budget` may hold."""
+        """Read ranges from other nodes, all at the same time: as many as fit into `budget`."""
         chosen: list[Asked] = []
         left = budget
         for key, where, max_bytes in asked[:MOST_REMOTE]:
@@ -143,14 +145,14 @@ class FetchPlanner:
         for (key, _, _), answer in zip(chosen, answers, strict=True):
             size = 0 if isinstance(answer, Exception) else sum(map(len, answer))
             if size > left and any(found.values()):
-                continue  # a batch that is larger than what was asked for, beside others
+                continue  # a batch larger than requested does not fit next to the others
             found[key] = answer
             left -= size
         return found
 
 
 def _read_here(asked: Sequence[Asked], budget: int) -> Read:
-    """[blocking] Each range of a container that this node leads, as far as `budget` goes."""
+    """[blocking] Read ranges in containers that this node leads, until `budget` bytes are used up."""
     found: Read = {}
     for key, where, max_bytes in asked:
         if budget <= 0 and found:
@@ -172,7 +174,7 @@ def _read_here(asked: Sequence[Asked], budget: int) -> Read:
 
 
 def _followed(asked: Sequence[Asked], found: Read) -> list[tuple[Range, int]]:
-    """The ranges of which more is likely to be asked for, with the bytes that were read of each."""
+    """The ranges of which the client is likely to request more, each with the bytes just read."""
     follow = []
     for key, where, _ in asked:
         read = found.get(key)
@@ -182,11 +184,11 @@ def _followed(asked: Sequence[Asked], found: Read) -> list[tuple[Range, int]]:
 
 
 def _read_ahead(follow: Sequence[tuple[Range, int]]) -> None:
-    """[blocking]"""
+    """[blocking] Have the system read ahead of these ranges, AHEAD_BYTES in all at most."""
     left = AHEAD_BYTES
     for where, size in follow:
         assert where.container is not None
-        with suppress(HeadraceError, OSError):  # who asks for it meets it
+        with suppress(HeadraceError, OSError):  # the client's next read reports the error
             left -= where.container.log.read_ahead(
                 where.row.id, where.offset, limit=where.limit, read_bytes=size, max_bytes=min(size, left)
             )

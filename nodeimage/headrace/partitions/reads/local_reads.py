@@ -1,8 +1,8 @@
-"""What one replica on this node can answer of a partitionlet, whoever leads its container. All of it blocks.
+"""Reads of partitionlets from one replica on this node, whichever node leads the container. All functions block.
 
-A replica that follows may lack the newest frames, and may hold frames that were never committed and will be cut: only
-frames below what it knows to be committed count (invariant 2), and whether it has all of a range is for the caller to
-see from `committed_end`. A sealed partitionlet is complete here once its last record lies below that.
+A follower may lack the newest frames, and may hold frames that were never committed and will be cut. So only frames
+below the position that it knows to be committed count (invariant 2), and callers have to check by `committed_end`
+whether the replica has a whole range. It has all of a sealed partitionlet whose last record lies below that position.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,12 @@ from headrace.wire.primitives import Buffer
 
 NO_OFFSET = Offset(-1)
 ReadFailed = Callable[[Exception, ContainerId], None]
-"""Takes note of a read of a container's log that failed."""
+"""Called with the error and the container of a failed read of a container's log."""
 
 
 class Replica(NamedTuple):
-    """A replica's log, and what of it is committed. `led`: this node leads it and serves: all there is is here."""
+    """A replica's log, and its committed position. `led`: this node leads the container and serves, so that the replica
+    is complete."""
 
     container: ContainerId
     log: ContainerLog
@@ -30,20 +31,20 @@ class Replica(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """A partitionlet in its container's log: bytes stored, and the offset after its last record."""
+    """The size of a partitionlet in its container's log in bytes, and the offset after its last record."""
 
     size: int
     end: int
     oldest: Millis | None = None
-    """The time of its first record, where that was asked for and there is one."""
+    """The time of the first record, if it was requested and there is a record."""
 
 
 def committed_end(replica: Replica, partitionlet: PartitionletId) -> Offset:
-    """The offset behind the last committed record of a partitionlet; -1 where the log holds none."""
+    """The offset after the last committed record of a partitionlet; -1 if the log holds none."""
     for chunk in reversed(replica.log.chunks()):
         body = chunk.body
-        # Only what is committed as a whole is regrouped, which may have come after `replica` was looked up; its places
-        # say nothing of positions.
+        # Only chunks that are committed as a whole are regrouped. That may have happened after `replica` was looked up,
+        # and the places in a regrouped chunk are unrelated to positions.
         whole = body.regrouped or (chunk.end is not None and chunk.end <= replica.committed)
         for part in reversed(body.parts):
             summary = part.summary(partitionlet)
@@ -62,9 +63,9 @@ def committed_end(replica: Replica, partitionlet: PartitionletId) -> Offset:
 
 
 def stored_end(container_log: ContainerLog, row: PartitionletRow) -> Offset:
-    """The offset behind the last record that is left of a sealed partitionlet, its own first offset where none is.
+    """The offset after the last record that is left of a sealed partitionlet; its first offset if no record is left.
 
-    Only for a log that has all there is. Raises `CorruptLog`.
+    Valid only for a complete log. Raises `CorruptLog`.
     """
     for chunk in reversed(container_log.chunks()):
         body = chunk.body
@@ -75,7 +76,7 @@ def stored_end(container_log: ContainerLog, row: PartitionletRow) -> Offset:
                 continue
             if summary.last < row.end:
                 return Offset(max(row.first, summary.last + 1))
-            # Another leader's batches, which were never acknowledged, may reach beyond the end that was sealed.
+            # Batches of another leader that were never acknowledged may reach beyond the sealed end.
             for place in reversed([each for each in part.places(row.id, kept) if each.first < row.end]):
                 batches = container_log.read(row.id, place.first, limit=row.end, max_bytes=NEVER)
                 ends = [
@@ -98,26 +99,27 @@ def read_range(
     )
     if replica.led:
         return batches
-    # Where a follower's batches begin behind `offset`, it gave back what another node may still have.
+    # If a follower's batches begin behind `offset`, it has freed earlier ones that another node may still have.
     return batches if batches and int.from_bytes(batches[0][:8], "big") <= offset else None
 
 
 def has_all(replica: Replica, partitionlet: PartitionletId, limit: int) -> bool:
-    """Whether no other replica can know more of a partitionlet below `limit`."""
+    """Whether this replica has everything of a partitionlet below `limit`."""
     return replica.led or committed_end(replica, partitionlet) >= limit
 
 
 def find_time(replica: Replica, partitionlet: PartitionletId, timestamp: int, limit: int) -> bytes | None:
-    """The first batch below `limit` with a record of `timestamp` or later; of -1, the one with the largest time."""
+    """The first batch below `limit` with a record of `timestamp` (milliseconds) or later; for -1 the batch with the
+    largest timestamp."""
     if timestamp == -1:
         return replica.log.find_max_timestamp(partitionlet, limit=limit)
     return replica.log.find_timestamp(partitionlet, timestamp, limit=limit)
 
 
 def extent(replica: Replica, partitionlet: PartitionletId, *, is_open: bool, first: Offset | None = None) -> Extent:
-    """How much is stored of a partitionlet; its end is -1 where that is not asked for, or it holds no record.
+    """The extent of a partitionlet; its end is -1 if the partitionlet is not open, or holds no record.
 
-    `first`: where it begins, for its oldest record's time.
+    `first`: the offset of its oldest record, to include that record's time.
     """
     end = committed_end(replica, partitionlet) if is_open else NO_OFFSET
     oldest = None if first is None else _time_at(replica, partitionlet, first)
@@ -125,7 +127,7 @@ def extent(replica: Replica, partitionlet: PartitionletId, *, is_open: bool, fir
 
 
 def _time_at(replica: Replica, partitionlet: PartitionletId, offset: Offset) -> Millis | None:
-    """The time of the batch that holds `offset`, or follows it. Raises `CorruptLog`."""
+    """The time of the batch that holds `offset`, or of the next one; None if there is neither. Raises `CorruptLog`."""
     for run in read_range(replica, partitionlet, offset=offset, limit=NEVER, max_bytes=1) or []:
         for batch, _ in iter_batches(run):
             return Millis(batch.max_timestamp if batch.append_time else batch.base_timestamp)

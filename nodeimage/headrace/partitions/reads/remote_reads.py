@@ -1,9 +1,8 @@
 """Reads of partitionlets whose container another node leads: batches by offset and by time, and stored sizes.
 
-A partition's leader answers for its whole chain (DESIGN section 8). Records in a container that it does not lead are
-read from this node's own replica, if that is far enough, else from the container's leader, else from another replica; a
-node that did not answer lately is asked last. Records that no node can read cause REPLICA_NOT_AVAILABLE, which clients
-retry.
+A partition's leader serves its whole chain (DESIGN section 8). Records in a container that the node does not lead are
+read from its own replica if that has them, else from the container's leader, else from another replica; nodes that did
+not answer lately are tried last. Records that no node can read cause REPLICA_NOT_AVAILABLE, which clients retry.
 """
 
 import asyncio
@@ -32,32 +31,33 @@ A = TypeVar("A", RangeRead, TimeFound)
 T = TypeVar("T")
 
 ANSWER_S: Final = 2.0
-"""How long an answer is waited for."""
+"""Seconds to wait for a node's answer."""
 SILENT_S: Final = 3.0
-"""How long a node that did not answer is asked after the others."""
+"""Seconds for which a node that did not answer is tried only after the others."""
 MOST_ASKED: Final = 3
+"""Limit of nodes that one read tries."""
 AT_ONCE: Final = 500
-"""Partitionlets that one visit to a reader thread looks at, so that fetches get their turn in between."""
+"""Partitionlets that are measured in one visit to a reader thread, so that fetches get their turn in between."""
 IN_ONE_CALL: Final = 20_000
-"""Partitionlets of one Extents call: a message's header has its limit."""
+"""Limit of partitionlets in one Extents request, since the size of a message's header is limited."""
 
 
 class RemoteReads:
-    """Reads partitionlets of other nodes' containers, from a replica here or by asking a node that has one."""
+    """Reads partitionlets of containers that other nodes lead, from this node's replica or through other nodes."""
 
     def __init__(self, *, runtime: Runtime, cluster: ClusterClient, read_failed: ReadFailed) -> None:
         self._runtime = runtime
         self._cluster = cluster
         self._read_failed = read_failed
         self._silent: dict[NodeId, float] = {}
-        """Nodes that did not answer, and until when they are asked last."""
+        """Nodes that did not answer, each with the loop time until which it is tried last."""
 
     # --- records
 
     async def read(self, row: PartitionletRow, *, offset: int, limit: int, max_bytes: int) -> list[Buffer]:
         """Committed batches of a partitionlet from the one that holds `offset` on, below `limit`, about `max_bytes`.
 
-        Empty: there is nothing any more. Raises `KafkaError`.
+        Empty if there are no such records any more. Raises `KafkaError`.
         """
         found = await self._from_here(
             row.container,
@@ -90,7 +90,7 @@ class RemoteReads:
         return bytes(payload) if answer.found else None
 
     async def _from_here(self, container: ContainerId, look: Callable[[Replica], T | None]) -> T | None:
-        """What `look` finds in this node's replica; None where that cannot tell."""
+        """What `look` finds in this node's replica; None if there is no replica here, or it cannot tell."""
         replica = replica_of(self._cluster, container)
         if replica is None:
             return None
@@ -100,7 +100,7 @@ class RemoteReads:
             if replica.led:
                 self._read_failed(error, container)
                 raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
-            # A follower's files may be cut under a reader. If they are damaged, scrub says so.
+            # A follower's files may be cut while they are read. If they are damaged, the scrub reports it.
             log.info("a replica that follows was not read", container=container, reason=str(error))
             return None
 
@@ -109,9 +109,9 @@ class RemoteReads:
     async def extents(
         self, rows: Iterable[PartitionletRow], *, first: Mapping[PartitionletId, Offset] = MappingProxyType({})
     ) -> dict[PartitionletId, Extent]:
-        """What is stored of these partitionlets, as the leaders of their containers have it, each asked once and all
-        at the same time. Those of a leader that does not answer are left out. `first`: of these, from which offset on
-        the time of the oldest record is asked for."""
+        """The extents of these partitionlets, from the leaders of their containers, which are asked all at the same
+        time. Partitionlets whose leader does not answer are left out. `first`: for partitionlets whose oldest record's
+        time is wanted, the offset of that record."""
         by_container: dict[ContainerId, list[PartitionletRow]] = {}
         for row in rows:
             if row.state != INTENDED:
@@ -146,10 +146,11 @@ class RemoteReads:
             if row.id in found
         }
 
-    # --- asking
+    # --- requests
 
     async def _ask(self, container: ContainerId, message: Request[A]) -> tuple[A, memoryview]:
-        """Ask who has a container, until one answers. Raises `KafkaError`."""
+        """Send a request to nodes that have a container, one after the other, until one answers. Raises
+        `KafkaError`."""
         why = "nobody is known to have it"
         for node in self._candidates(container)[:MOST_ASKED]:
             try:
@@ -164,7 +165,8 @@ class RemoteReads:
         raise KafkaError(Code.REPLICA_NOT_AVAILABLE, f"container {container} cannot be read: {why}")
 
     def _candidates(self, container: ContainerId) -> list[NodeRecord]:
-        """The nodes that may have a container: its leader, its in-sync set, all others; silent ones last."""
+        """The other nodes that may have a container, in the order in which to try them: its leader, its in-sync set,
+        its other replicas; nodes that did not answer lately come last."""
         cluster = self._cluster
         record = cluster.record(container)
         if record is None:
@@ -177,7 +179,7 @@ class RemoteReads:
 
 
 def replica_of(cluster: ClusterClient, container: ContainerId) -> Replica | None:
-    """This node's replica of a container, if it has one."""
+    """This node's replica of a container; None if it has none."""
     led = cluster.replicas.led.get(container)
     if led is not None:
         # A new leader does not know yet how much of what it has is committed (invariant 8).
@@ -193,8 +195,8 @@ async def extents_of(
     opened: set[PartitionletId],
     first: Mapping[PartitionletId, Offset] = MappingProxyType({}),
 ) -> dict[PartitionletId, Extent]:
-    """What a replica of this node holds of these partitionlets, of which `opened` are open; of those in `first` the
-    time of the oldest record too. Raises `CorruptLog`."""
+    """The extents of these partitionlets in a replica of this node; `opened` names the open ones; `first` as in
+    `RemoteReads.extents`. Raises `CorruptLog`."""
 
     def look(some: Sequence[PartitionletId]) -> dict[PartitionletId, Extent]:
         return {each: local_reads.extent(replica, each, is_open=each in opened, first=first.get(each)) for each in some}
@@ -206,7 +208,7 @@ async def extents_of(
 
 
 def sum_of(batches: Iterable[Buffer]) -> int:
-    """What the payload of an answer with these batches has to have as its CRC-32C."""
+    """The CRC-32C of the payload of an answer with these batches."""
     crc = 0
     for batch in batches:
         crc = crc32c(batch, crc)
@@ -214,9 +216,9 @@ def sum_of(batches: Iterable[Buffer]) -> int:
 
 
 def check_sum(payload: memoryview, crc: int | None, node: NodeId) -> None:
-    """Raise CorruptLog where what a node read has changed on its way here; TCP's checksum has 16 bits.
+    """Raise CorruptLog if a payload was damaged on its way here; TCP's checksum has 16 bits only.
 
-    Of the batches' own CRCs nothing is asked: they leave out the offsets.
+    The batches' own CRCs would not do: they do not cover the offsets.
     """
     if crc is not None and crc32c(payload) != crc:
         log.error("what another node has read came here damaged", node=node, bytes=len(payload))

@@ -1,6 +1,7 @@
 """Payloads of the frames that open and seal partitionlets and carry their producers, in msgpack.
 
-They describe themselves, so that a catalog can be rebuilt from containers. Fields may be added at the end only.
+The payloads are self-describing, so that a catalog can be rebuilt from containers. New fields may be added only at the
+end.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from headrace.wire.primitives import Buffer
 
 
 class Carried(msgspec.Struct, frozen=True, array_like=True):
-    """A producer's state as seal and open frames carry it."""
+    """A producer's state in seal, open and producers frames."""
 
     producer_id: int
     epoch: int
@@ -22,7 +23,7 @@ class Carried(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """Payload of a seal frame: describes itself, so that a catalog can be rebuilt from containers."""
+    """Payload of a seal frame, which ends a partitionlet at offset `end`."""
 
     topic_id: bytes
     partition: int
@@ -31,9 +32,10 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     epochs: list[tuple[int, int]]
     producers: list[Carried]
     resume: int = -1
-    """Where the next partitionlet begins, if not at `end`; below it, records are cut, and `producers` know none."""
+    """The offset at which the next partitionlet begins; -1: at `end`. If it is below `end`, the records from there on
+    are cut, and `producers` does not contain them."""
     home: tuple[int, str] | None = None
-    """The home that the partition is settled for by this roll."""
+    """The home that this roll settles the partition for."""
 
     @property
     def next_first(self) -> int:
@@ -44,8 +46,8 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 class Open(msgspec.Struct, frozen=True, array_like=True):
     """One partitionlet that opens; an open frame's payload is a list of these.
 
-    A frame that opens one partitionlet bears its id, so that its producers are found through the log's index. A frame
-    for new topics opens many, bears the id 0, and carries no producers.
+    A frame that opens one partitionlet has that partitionlet's id, so that the log's index leads to its producers. A
+    frame for new topics opens many, has the id 0, and carries no producers.
     """
 
     partitionlet: int
@@ -61,6 +63,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True):
 
 
 OPENED_AT_ONCE = 1000
+"""Limit of partitionlets that one open frame opens."""
 
 _opens = msgspec.msgpack.Decoder(list[Open])
 _carried = msgspec.msgpack.Decoder(list[Carried])
@@ -68,7 +71,7 @@ _seals = msgspec.msgpack.Decoder(Seal)
 
 
 def open_frames(opened: Sequence[tuple[TopicRow, PartitionletRow]]) -> Iterator[bytes]:
-    """The payloads that open the partitionlets of new topics or partitions."""
+    """The payloads of the open frames for partitionlets of new topics or partitions."""
     for index in range(0, len(opened), OPENED_AT_ONCE):
         yield msgspec.msgpack.encode(
             [
@@ -88,22 +91,22 @@ def open_frames(opened: Sequence[tuple[TopicRow, PartitionletRow]]) -> Iterator[
 
 
 def read_open(payload: Buffer) -> list[Open]:
-    """What an open frame opens. Raises msgspec.DecodeError."""
+    """Decode an open frame's payload. Raises msgspec.DecodeError."""
     return _opens.decode(payload)
 
 
 def read_producers(payload: Buffer) -> list[Carried]:
-    """What a frame carries on. Raises msgspec.DecodeError."""
+    """Decode a producers frame's payload. Raises msgspec.DecodeError."""
     return _carried.decode(payload)
 
 
 def read_seal(payload: Buffer) -> Seal:
-    """What a seal frame says. Raises msgspec.DecodeError."""
+    """Decode a seal frame's payload. Raises msgspec.DecodeError."""
     return _seals.decode(payload)
 
 
 def carried(producers: Producers) -> list[Carried]:
-    """The producers' states, for a frame."""
+    """The states of a partition's producers, for a frame's payload."""
     return [
         Carried(producer_id, producer.epoch, [(*batch,) for batch in producer.batches], producer.torn)
         for producer_id, producer in producers.items()

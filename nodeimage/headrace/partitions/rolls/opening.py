@@ -1,12 +1,13 @@
-"""Opening a partitionlet in a container that this node leads, for whoever drives its roll.
+"""Opens partitionlets in containers that this node leads, for the nodes that drive their rolls.
 
-The frame may be asked for twice, by two drivers at once, or late, when the partitionlet has gone on elsewhere: it is
-written once, and never behind its seal. What tells is the container's log, which has all that any leader before wrote
-once this one serves (invariant 8); of this node's own frames that are not written yet, `_under_way` tells.
+A partitionlet's open frame may be requested twice, by two drivers at once, or late, when the partition has continued
+elsewhere: it is written once, and never behind the partitionlet's seal. This is decided by the container's log, which
+contains all frames of earlier leaders once this node serves (invariant 8), and, for this node's own frames that are not
+written yet, by `_under_way`.
 
-One that arrives after another target was chosen finds its container deleted: that alone lets a roll choose another. A
-node that has not heard of the deletion writes the frame in vain, since the catalog records no partitionlet but the one
-that is intended.
+A request that arrives after the roll chose another target finds its container deleted, since a roll chooses another
+target only in that case. A node that has not heard of the deletion writes the frame in vain: the catalog records no
+partitionlet but the intended one.
 """
 
 import asyncio
@@ -26,16 +27,16 @@ from headrace.log.frames import FrameType
 from headrace.partitions.rolls.frames import Open
 
 SERVES_S = 1.5
-"""How long a container that was just taken over is waited for; who asks tries again."""
+"""Seconds to wait until a container that was just taken over serves; the driver of the roll retries after that."""
 
 Key = tuple[Leader, PartitionletId]
 
 
 class AlreadySealed(KafkaError):
-    """The partitionlet was opened and sealed there: the roll that opens it is over.
+    """The partitionlet was opened and sealed again in its container, so the roll that opens it is over.
 
-    `epoch`: of the container when it was opened, where the log tells. A catalog that lost commands (invariant 15) may
-    not have that roll, and is told again; one that has it refuses a repeat.
+    `epoch`: the container's epoch when it was opened, if the log contains it. With it the roll can be recorded again,
+    in case the catalog has lost the command (invariant 15); a catalog that has the roll refuses the repeat.
     """
 
     def __init__(self, partitionlet: int, epoch: Epoch | None = None) -> None:
@@ -44,7 +45,7 @@ class AlreadySealed(KafkaError):
 
 
 class Opening:
-    """One node's."""
+    """Opens partitionlets on one node."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
         self._runtime = runtime
@@ -52,7 +53,7 @@ class Opening:
         self._under_way: dict[Key, asyncio.Task[Epoch]] = {}
 
     async def open(self, container: Leader, opening: Open) -> Epoch:
-        """Open a partitionlet, or find that it is; the container's epoch at that, once committed.
+        """Open a partitionlet unless it is open already; returns the container's epoch at its opening, once committed.
 
         Raises `AlreadySealed`; KafkaError LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, and KAFKA_STORAGE_ERROR while
         the disk is full.
@@ -68,7 +69,7 @@ class Opening:
         await committed_to(container, container.state.epoch_start, timeout_s=SERVES_S)
         partitionlet = PartitionletId(opening.partitionlet)
         known = await self._catalog.query(lambda reader: _row(reader, opening))
-        if known is not None and known.state == OPEN:  # a late one: it may have been written to already
+        if known is not None and known.state == OPEN:  # a late request: the partitionlet may have records already
             return known.container_epoch
         if known is not None and known.state == SEALED:
             raise AlreadySealed(partitionlet)
@@ -79,7 +80,8 @@ class Opening:
         opened = [(Epoch(epoch), first) for kind, epoch, first in found if kind == FrameType.OPEN]
         if any(kind == FrameType.SEAL for kind, _, _ in found):
             raise AlreadySealed(partitionlet, opened[-1][0] if opened else None)
-        # It begins elsewhere where the seal before it was lost, and sealed again (invariant 15): nobody wrote to it.
+        # An open frame with another first offset is void: the seal before it was lost and written again (invariant 15),
+        # and nothing was written to the partitionlet in between.
         if opened and opened[-1][1] == opening.first:
             await container.all_committed()
             return opened[-1][0]
@@ -92,7 +94,7 @@ class Opening:
                 partitionlet=partitionlet,
                 first=opening.first,
                 last=opening.first - 1,
-                from_reserve=True,  # a target stands once it was chosen: the partition leaves it again if it is full
+                from_reserve=True,  # a chosen target is final: if it is full, the partition rolls away from it later
             )
         except StorageFull as full:
             raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(full)) from full
@@ -100,7 +102,7 @@ class Opening:
 
 
 def _row(reader: Reader, opening: Open) -> PartitionletRow | None:
-    """[blocking] The catalog's row of what is to be opened."""
+    """[blocking] The catalog's row of the partitionlet to open; None if there is none."""
     topic = reader.topics.by_id(opening.topic_id)
     rows = reader.chains.chain(topic.number, opening.partition) if topic is not None else []
     return next((row for row in rows if row.id == opening.partitionlet), None)

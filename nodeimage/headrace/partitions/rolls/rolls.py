@@ -1,15 +1,15 @@
-"""Rolls: a partition goes on in a new partitionlet (DESIGN section 5); who rolls, when, and who waits for it.
+"""Rolls, by which a partition continues in a new partitionlet (DESIGN section 5): which partitions roll, and when.
 
-In order, each step durable before the next: the catalog's intent (new id, target container), the seal of the open
-partitionlet in its container, the open frame in the target, the catalog's record of both (steps.py). Appends to
-the partition wait meanwhile; reads go on. The leader of the partition drives: the node that leads the container of its
-open partitionlet. What an earlier leader began, or this node before a crash, is taken up when this node begins to lead
-a container, and when an intent is applied for a partition that lies in one that it leads.
+A roll has four steps, each durable before the next: the catalog's intent (new id, target container), the seal of the
+open partitionlet in its container, the open frame in the target, and the catalog's record of both (steps.py). Meanwhile
+appends to the partition wait, and reads continue. The partition's leader, the node that leads the container of its open
+partitionlet, drives the roll. A roll that an earlier leader began, or this node before a crash, is resumed when this
+node begins to lead the container, and when an intent is applied for a partition in a container that this node leads.
 
 A partition rolls when its open partitionlet reaches the limit, when its container closes, when full nodes keep its
-container from taking records and another one has room, to move load, and on demand.
-Where the disk is full a roll that has begun waits for room, and whoever waits for the roll is told so instead of
-waiting with it.
+container from taking records and another container has room, to move load, and on demand.
+While the disk is full a roll that has begun waits for room; those who wait for the roll get an error instead of waiting
+with it.
 """
 
 import asyncio
@@ -48,21 +48,22 @@ Key = tuple[bytes, int]
 """Topic id and partition."""
 
 TAKEN_UP_AT_ONCE: Final = 64
+"""Limit of interrupted rolls that are resumed at the same time."""
 MEASURED_S: Final = 1.0
-"""Which partitions are written to most is seen by watching them for so long."""
+"""Seconds for which write rates are measured to find the partitions that are written to most."""
 NEAR: Final = 1.3
-"""Times what is asked for may move, where that is possible; partitions are whole."""
+"""Factor by which the load that is moved may exceed the requested share, since partitions move as a whole."""
 ROLL_WAIT_S = 5.0
-"""How long who appends waits for a roll; after that its producer is told to come again."""
+"""Seconds for which an append waits for a roll; after that its producer gets a retriable error."""
 MOVED_S: Final = 3.0
-"""How long who asks for rolls waits for them; they go on afterwards."""
+"""Seconds for which `roll_away` waits for its rolls, which continue afterwards."""
 
 _HOPELESS: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, Code.KAFKA_STORAGE_ERROR})
-"""The topic is gone, or the log is damaged: to try again at once is of no use."""
+"""Errors after which retrying is of no use for now: the topic is gone, or the log is damaged."""
 
 
 class _Intended(NamedTuple):
-    """A roll that was intended: of the partition whose open partitionlet is `old`, into `row`."""
+    """An intended roll, from the partition's open partitionlet `old` into the intended one `row`."""
 
     topic_id: bytes
     row: PartitionletRow
@@ -96,36 +97,38 @@ class Rolls:
         self._limit = limit
         self._under_way: dict[Key, Roll] = {}
         self._begun: set[Leader] = set()
-        """Containers that this node leads since a moment ago: what was intended there is to be taken up."""
+        """Containers that this node has just begun to lead, whose intended rolls are to be resumed."""
         self._looking: asyncio.Task[None] | None = None
         self._at_once = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
         self._without_room: set[ContainerId] = set()
-        """Out of which no partition got for want of room: said once, though producers try again and again."""
+        """Containers whose partitions could not roll for lack of room: logged once, although producers keep
+        retrying."""
         self.ended = 0
-        """Rolls that ended on this node since its start."""
+        """Number of rolls that were completed on this node since its start."""
         self.opening = Opening(runtime=runtime, catalog=catalog)
         """Opens partitionlets in the containers that this node leads."""
 
     @property
     def under_way(self) -> int:
-        """Rolls that are not over yet."""
+        """Number of rolls under way."""
         return len(self._under_way)
 
     def due(self, partition: Partition) -> bool:
-        """Its next batch belongs in a new partitionlet."""
+        """Whether a partition has to roll before its next batch."""
         container = partition.container
         return partition.bytes >= self._limit or container.closing or container.leaving or partition.seal is not None
 
     async def wait_for_roll(self, partition: Partition) -> None:
-        """Return when `partition` can be appended to: after the roll under way, or after one that is due.
+        """Wait until `partition` can be appended to: for the roll under way, or for one that is due, which this begins.
 
-        If it has `left` by then, another node leads it. Raises `KafkaError` (LEADER_NOT_AVAILABLE for a roll that has
-        been under way for longer than `ROLL_WAIT_S`; see `why_not_committed` where none can be), `StorageFull`.
+        If the partition has `left` afterwards, another node may lead it. Raises `KafkaError` (LEADER_NOT_AVAILABLE if
+        the roll has been under way for longer than `ROLL_WAIT_S`; as `why_not_committed` where no roll is possible),
+        and `StorageFull`.
         """
         under_way = self._under_way.get((partition.topic_id, partition.index))
         if under_way is None and not self.due(partition):
             return
-        if (why_not := why_not_committed(partition.container)) is not None:  # nor can what is written now
+        if (why_not := why_not_committed(partition.container)) is not None:  # the roll's frames could not be committed
             raise why_not
         under_way = under_way or self._begin(partition, None)
         try:
@@ -135,9 +138,10 @@ class Rolls:
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition rolls, and its target is away") from None
 
     async def roll(self, partition: Partition, *, to: ContainerId | None = None) -> PartitionletRow:
-        """Let `partition` go on in a new partitionlet, in container `to` if one is named; what is open afterwards.
+        """Roll `partition`, into container `to` if it is given; returns the partitionlet that is open afterwards.
 
-        If this node does not lead that, `partition` has `left`. Raises `KafkaError`, `StorageFull`.
+        If this node does not lead the container of that partitionlet, `partition` has `left`. Raises `KafkaError`,
+        `StorageFull`.
         """
         under_way = self._under_way.get((partition.topic_id, partition.index))
         if under_way is None:
@@ -145,9 +149,10 @@ class Rolls:
         return await self._over(under_way)
 
     def place(self, partition: Partition, *, avoid: ContainerId | None) -> ContainerId:
-        """Where `partition` goes on: in a container of its stream's volume; where that has none, of the one it lies in.
+        """The container to roll `partition` into: one of its stream's volume, or else of the volume that it lies in
+        now.
 
-        `avoid` only where there is no other. Raises `KafkaError` as `Placement.place`.
+        `avoid` is chosen only if there is no other. Raises `KafkaError` as `Placement.place`.
         """
         volume = self._volume(partition)
         try:
@@ -182,7 +187,8 @@ class Rolls:
         return await self._over(self._begin(partition, to, home_roll))
 
     async def _over(self, under_way: Roll) -> PartitionletRow:
-        """Return when a roll is over. Raises its error, or `StorageFull` while it waits for room."""
+        """Wait for the end of a roll; returns the open partitionlet. Raises the roll's error, or `StorageFull` if the
+        roll waits for room."""
         either = (under_way.task, under_way.full)
         while not under_way.task.done():
             await asyncio.wait(either, timeout=RETRY_FULL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -193,7 +199,7 @@ class Rolls:
         return await asyncio.shield(under_way.task)
 
     def _begin(self, partition: Partition, to: ContainerId | None, home_roll: HomeRoll | None = None) -> Roll:
-        """From now on nothing is appended to `partition`, until its roll is over."""
+        """Begin to roll `partition`; appends to it wait until the roll is over."""
         under_way = self._under_way[partition.topic_id, partition.index] = Roll()
         partition.rolling = True
         under_way.task = self._runtime.spawn(self._run(partition, under_way, to, home_roll))
@@ -263,12 +269,12 @@ class Rolls:
             error=error,
         )
 
-    # --- what others began
+    # --- resuming rolls
 
     def take_up(self, container: Leader) -> None:
         """This node leads a container from now on: begin to carry out the rolls that were intended there.
 
-        Their partitions are read meanwhile, and take records when it is done.
+        Meanwhile the partitions concerned can be read; they take records again after their roll.
         """
         self._begun.add(container)
         if self._looking is None or self._looking.done():
@@ -283,13 +289,13 @@ class Rolls:
                 log.info("rolls taken up", count=len(found))
 
     async def _look(self, look: Callable[[Reader], list[_Intended]]) -> list[_Intended]:
-        """Begin to finish the rolls that `look` finds in the catalog; which they are."""
+        """Begin to finish the rolls that `look` finds in the catalog; returns those rolls."""
         while True:
             try:
                 found = await self._catalog.query(look)
                 break
             except CatalogFailed:
-                return []  # this node ends
+                return []  # this node is about to stop
             except HeadraceError as error:
                 log.warning("intended rolls were not looked up", reason=str(error))
                 await asyncio.sleep(LONGEST_PAUSE_S)
@@ -298,7 +304,7 @@ class Rolls:
         return found
 
     async def _finish(self, intended: _Intended) -> None:
-        """Carry out a roll that was intended, for as long as this node leads its source."""
+        """Carry out an intended roll, retrying for as long as this node leads the container it rolls from."""
         container = self._led.get(intended.old.container)
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while container is not None and not container.lost:
@@ -310,7 +316,7 @@ class Rolls:
             except StorageFull:
                 pause = RETRY_FULL_S
             except KafkaError as error:
-                if error.code in _HOPELESS:  # of damage: the intent stands, and is carried out at the next roll
+                if error.code in _HOPELESS:  # after damage the intent remains, and the next roll carries it out
                     log.error("a roll was not taken up again", partitionlet=intended.row.id, reason=str(error))
                     return
             except HeadraceError as error:
@@ -326,7 +332,8 @@ class Rolls:
             await self.roll(partition, to=intended.row.container)
 
     def applied(self, changes: Sequence[Change]) -> None:
-        """Commands were applied (Catalog.on_applied). An intent may come from a node that leads its source no more."""
+        """Commands were applied (Catalog.on_applied). Carries out intents of nodes that no longer lead the container
+        that they wanted to roll from, if this node leads it."""
         intended: set[Key] = set()
         for command, outcome in changes:
             match command:
@@ -352,15 +359,16 @@ class Rolls:
     async def roll_away(
         self, container: Leader, *, most: int, to: ContainerId | None, share: float, limit: float, reason: str
     ) -> int:
-        """Roll the partitions of a container that are written to most; how many are through.
+        """Roll the partitions of a container that are written to most; returns how many rolls have succeeded.
 
-        So many that together they have about `share` of what is written to it, never more than `limit`; at most `most`
-        (see `to_move`). `to`: the container to roll to. Rolls that take longer than `MOVED_S` go on. Raises
-        `KafkaError`.
+        Rolls as many partitions as receive about `share` of what is written to the container together, never more than
+        `limit`, and at most `most` partitions (see `to_move`). `to`: the target container. Rolls that take longer than
+        `MOVED_S` continue. Raises `KafkaError`.
         """
         before = {partition: partition.bytes for partition in self._in(container)}
         await asyncio.sleep(MEASURED_S)
-        # Those that began to roll meanwhile count as well: orders that come together each name a part of the same.
+        # Partitions that began to roll meanwhile count as well: the shares of simultaneous requests refer to the same
+        # total.
         rates = {partition: max(partition.bytes - then, 0) for partition, then in before.items()}
         staying = {each: rates[each] for each in self._in(container) if each in rates and not each.rolling}
         chosen = to_move(staying, written=sum(rates.values()), most=most, share=share, limit=limit)
@@ -390,8 +398,9 @@ class Rolls:
 
 
 def to_move(rates: Mapping[T, int], *, written: int, most: int, share: float, limit: float) -> list[T]:
-    """What comes near to `share` of all that is `written`: the fewest, by way of the hottest, that exceed it by little;
-    where those are less than half of it, rather the smallest other one, if that is within `limit` of what is written.
+    """Choose partitions whose `rates` add up to about `share` of all that is `written`: the hottest ones that exceed it
+    by little, at most `most`. If they add up to less than half of it, choose instead the smallest of the larger ones,
+    if its rate is within `limit` (a fraction of `written`).
     """
     hottest = sorted((each for each in rates if rates[each]), key=lambda each: -rates[each])
     near = min(limit, NEAR * share) * written
@@ -412,7 +421,7 @@ def _is_intended(result: RollOutcome) -> bool:
 
 
 def _intended_in(reader: Reader, containers: Collection[ContainerId]) -> list[_Intended]:
-    """[blocking] The rolls that are not over of the partitions whose open partitionlet lies in these containers."""
+    """[blocking] The unfinished rolls of partitions whose open partitionlet lies in these containers."""
     rows = reader.chains.intended()
     owners = reader.chains.owners([row.id for row in rows])
     found = (_of_chain(owners[row.id].topic_id, reader.chains.chain(row.topic, row.partition)) for row in rows)
@@ -420,7 +429,7 @@ def _intended_in(reader: Reader, containers: Collection[ContainerId]) -> list[_I
 
 
 def _intended_of(reader: Reader, keys: Collection[Key], containers: Collection[ContainerId]) -> list[_Intended]:
-    """[blocking] Those of these partitions."""
+    """[blocking] The unfinished rolls of these partitions, if their open partitionlet lies in these containers."""
     topics = reader.topics.by_ids({topic_id for topic_id, _ in keys})
     found = (
         _of_chain(topic_id, reader.chains.chain(topics[topic_id].number, partition))

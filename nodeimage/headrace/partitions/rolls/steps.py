@@ -1,17 +1,19 @@
-"""One roll, step by step, each durable before the next: intent, seal, open frame, record (DESIGN section 5).
+"""The steps of one roll, each durable before the next: intent, seal, open frame, record (DESIGN section 5).
 
-    intent   the catalog gives the next partitionlet's id and keeps its container: RollIntent
+    intent   the catalog assigns the next partitionlet's id and remembers its container: RollIntent
     seal     in the container of the open partitionlet, which this node leads
     open     in the target container, by its leader, which may be another node
     record   the catalog seals the one and opens the other: RollDone
 
-Whoever dies when: before the seal is committed nothing has happened to the partition, and the intent stands until the
-next roll takes it up. From then on the partitionlet takes no batch, and its end stands in the log, so that whoever
-drives the roll opens the next one at the same offset: this node, until it is through, even when it leads the source no
-more, and the source's next leader. Each step may be repeated: a partitionlet is opened once (opening.py), and recorded
-once (the catalog compares ids). A target that cannot be reached is waited for. Another one is intended only where the
-container of the first is deleted: what opens there, late, counts for nothing. (DESIGN section 5 asks for a seal in the
-first target instead, which a container that is gone cannot commit; targets that could are never left.)
+Crash behaviour: before the seal is committed nothing has happened to the partition, and the intent remains until the
+next roll carries it out. From then on the partitionlet takes no batch, and its end is in the log, so that every driver
+of the roll opens the next partitionlet at the same offset: this node, which continues until the roll is done even if it
+no longer leads the source, and the source's next leader. Each step may be repeated: a partitionlet is opened once
+(opening.py), and recorded once (the catalog compares ids).
+
+A roll waits for a target that cannot be reached. It intends another target only if the container of the first is
+deleted, so that a partitionlet opened there late has no effect. (DESIGN section 5 demands a seal in the first target
+instead, which a deleted container cannot commit; a target that could commit it is never abandoned.)
 """
 
 import asyncio
@@ -43,15 +45,16 @@ log = structlog.get_logger()
 
 INTENT, SEAL, OPEN, RECORD = "intent", "seal", "open", "record"
 RETRY_FULL_S = 1.0
+"""Seconds between two attempts while a disk is full."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 OPEN_S: Final = 2.0
-"""A target's leader that has not answered by then is asked again: its container may have another one."""
+"""Seconds after which the request to a target's leader is repeated: the container may have a new leader."""
 
 
 class Roll:
-    """A roll under way. `full` is done, with the reason, while it waits for room on a disk; `begun`: by the loop.
-    `steps`: how many seconds those took that are over.
+    """A roll under way. `full`: done, with the reason as its result, while the roll waits for room on a disk; `begun`:
+    the loop time of its beginning; `steps`: how many seconds each finished step took.
     """
 
     __slots__ = ("_since", "begun", "full", "steps", "task")
@@ -70,13 +73,13 @@ class Roll:
         self.steps[step], self._since = now - self._since, now
 
     def waits_for_room(self, reason: str) -> None:
-        """It cannot go on before there is room."""
+        """The roll cannot continue before there is room on a disk."""
         if not self.full.done():
             log.warning("a roll waits for room on the disk", reason=reason)
             self.full.set_result(StorageFull(reason))
 
     def goes_on(self) -> None:
-        """A step succeeded."""
+        """A step succeeded, so the roll does not wait for room any longer."""
         if self.full.done():
             self.full = asyncio.get_running_loop().create_future()
 
@@ -90,14 +93,14 @@ class HomeRoll(NamedTuple):
 
 
 class Place(Protocol):
-    """Chooses where a partition goes on."""
+    """Chooses the container in which a partition continues."""
 
     def __call__(self, partition: Partition, *, avoid: ContainerId | None) -> ContainerId:
-        """A container, `avoid` only where there is no other. Raises `KafkaError`."""
+        """The target container; `avoid` only if there is no other. Raises `KafkaError`."""
 
 
 class _Opened(NamedTuple):
-    """A target that is open: its epoch, and the container, where this node leads it."""
+    """An opened target: its row, its container's epoch, and the container itself if this node leads it."""
 
     row: PartitionletRow
     epoch: Epoch
@@ -105,7 +108,7 @@ class _Opened(NamedTuple):
 
 
 class RollSteps:
-    """Carries out one roll of one partition, to which nothing is appended meanwhile."""
+    """Carries out one roll of one partition; nothing is appended to the partition meanwhile."""
 
     def __init__(
         self,
@@ -121,7 +124,8 @@ class RollSteps:
         opening: Opening,
         place: Place,
     ) -> None:
-        """A seal that is there already says whether it applies a home; then `home_roll` waits for another roll."""
+        """`home_roll`: the home to apply with the seal; None: no new home. Ignored if the partition is sealed already,
+        since the existing seal then decides."""
         self._partition = partition
         self._roll = roll
         self._home_roll = home_roll
@@ -136,9 +140,9 @@ class RollSteps:
         self._old = partition.chain[-1]
 
     async def run(self, *, to: ContainerId | None = None) -> PartitionletRow:
-        """Let the partition go on in a new partitionlet, in container `to` or where there is room; what is open then.
+        """Roll the partition, into container `to` if it is given; returns the partitionlet that is open afterwards.
 
-        An intent that stands already is carried out as it is. Raises `KafkaError`, and `StorageFull` before the seal.
+        An existing intent is carried out unchanged. Raises `KafkaError`, and `StorageFull` before the seal.
         """
         partition = self._partition
         await partition.container.all_committed()
@@ -163,15 +167,15 @@ class RollSteps:
         to: ContainerId | None,
         abandoned: PartitionletId = PartitionletId(0),  # noqa: B008
     ) -> PartitionletRow | None:
-        """The partitionlet to open; None: the partition has rolled already."""
+        """Record the intent; returns the partitionlet to open, None if the partition has rolled already."""
         partition = self._partition
         if to is None:
             source = partition.container
-            # The view of the store may not know yet that it closes.
+            # The view of the cluster store may not show yet that the container closes.
             avoid = source.id if source.closing or source.leaving else None
             try:
                 to = self._place(partition, avoid=avoid)
-            except KafkaError as error:  # a topic that is there already is not refused: producers try again
+            except KafkaError as error:  # the topic exists, so its producers must get a retriable error
                 raise KafkaError(Code.LEADER_NOT_AVAILABLE, str(error)) from error
         target = RollTarget(
             topic_id=partition.topic_id,
@@ -185,7 +189,7 @@ class RollSteps:
         if outcome.code is Code.INVALID_REQUEST and found is not None:
             if found.state != INTENDED:
                 return None
-            # An earlier roll got no further than its intent, and had chosen another container: that one stands.
+            # An earlier roll got no further than its intent, in which it chose another container: its choice remains.
             log.info("a roll goes on as it was intended", partitionlet=found.id, container=found.container)
             return found
         if outcome.code is not Code.NONE or found is None:
@@ -195,12 +199,12 @@ class RollSteps:
     # --- seal
 
     async def _seal(self) -> Seal:
-        """End the open partitionlet. Raises NOT_LEADER_OR_FOLLOWER: then the next leader says whether it is sealed."""
+        """Seal the open partitionlet. After NOT_LEADER_OR_FOLLOWER only the next leader knows whether it is sealed."""
         partition, old = self._partition, self._old
         container = partition.container
         epochs = await self._runtime.loop.run_in_executor(self._runtime.executor, leader_epochs, container, old)
         if not epochs or epochs[-1][0] < partition.leader_epoch:
-            # Epochs in which nothing was written count too, or many restarts would outrun the gap (invariant 10).
+            # Epochs without records are listed, too, or many restarts would outrun the gap (invariant 10).
             epochs.append((partition.leader_epoch, partition.next_offset))
         end = partition.next_offset
         producers, resume, home = partition.producers, -1, None
@@ -215,7 +219,7 @@ class RollSteps:
             partitionlet=old.id,
             first=old.first,
             last=end - 1,
-            from_reserve=True,  # a partition leaves a full disk
+            from_reserve=True,  # a partition must be able to leave a full disk
         )
         partition.seal = seal
         return seal
@@ -223,7 +227,7 @@ class RollSteps:
     # --- open
 
     async def _open(self, intended: PartitionletRow, seal: Seal) -> _Opened | None:
-        """Open the next partitionlet, however long it takes; None: the roll is over without us."""
+        """Open the next partitionlet, however long that takes; None if another driver has finished the roll."""
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         target: PartitionletRow | None = intended
         while target is not None:
@@ -251,10 +255,10 @@ class RollSteps:
         return None
 
     async def _target_now(self, target: PartitionletRow) -> PartitionletRow | None:
-        """The partitionlet to open, or another in place of one whose container is deleted; None: the roll is over.
+        """The partitionlet to open now: the same, or a new one if its container is deleted; None if the roll is over.
 
-        Never one in place of a target that merely does not answer: an `open` that is under way there may arrive after
-        another was chosen, and then both would be open. In a deleted container nothing that it does counts.
+        A target that merely does not answer is never replaced: a request under way to open it might arrive after the
+        replacement was chosen, and both would be open. In a deleted container such a request has no effect.
         """
         if not self._cluster.is_deleted(target.container):
             return target
@@ -282,7 +286,7 @@ class RollSteps:
             except AlreadySealed as sealed:
                 if sealed.epoch is None:
                     raise
-                return _Opened(target, sealed.epoch, None)  # it takes no batch: who leads it reads its seal first
+                return _Opened(target, sealed.epoch, None)  # without its container: this partitionlet takes no batch
             return _Opened(target, epoch, container)
         first = Offset(seal.next_first)
         asked = OpenPartitionlet(target.container, target.id, first, Offset(first - 1))
@@ -304,9 +308,9 @@ class RollSteps:
     # --- record
 
     async def _record(self, opened: _Opened, seal: Seal) -> bool:
-        """Have the catalog take note, however long it takes; false: another driver of this roll was first.
+        """Record the roll in the catalog, however long that takes; false if another driver of the roll was first.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION where the topic was deleted meanwhile.
+        Raises UNKNOWN_TOPIC_OR_PARTITION if the topic was deleted meanwhile.
         """
         item = Rolled(
             topic_id=seal.topic_id,
@@ -341,7 +345,8 @@ class RollSteps:
     # --- afterwards
 
     async def _go_on(self, opened: _Opened, seal: Seal, *, fresh: bool) -> PartitionletRow:
-        """The partition's object takes up the new partitionlet, where this node leads that too; else it leaves."""
+        """Continue with the new partitionlet in the partition's object if this node leads its container, too; otherwise
+        forget the object. Returns the open partitionlet."""
         partition = self._partition
         chain = await self._catalog.query(lambda reader: read_chain(reader, self._old.topic, partition.index))
         if chain is None:
@@ -358,8 +363,8 @@ class RollSteps:
         )
         if topic is None:
             return row
-        # What the object holds is the new partitionlet's beginning only if nobody can have written to that meanwhile:
-        # this node has led source and target without a break, and it was this roll that sealed the one.
+        # The object's state is valid for the new partitionlet only if nobody can have written to that meanwhile: this
+        # node has led source and target without interruption, and this very roll wrote the seal.
         present = topic.partitions.get(partition.index) is partition and not partition.left and row.id == opened.row.id
         if fresh and present and container is not None and self._led.get(row.container) is container:
             topic.encoded = None
@@ -369,7 +374,7 @@ class RollSteps:
             partition.set_chain(
                 chain=chain.rows, container=container, next_offset=seal.next_first, producers=producers, size=0
             )
-            partition.advance(seal.next_first)  # all before the seal was committed
+            partition.advance(seal.next_first)  # everything before the seal is committed
             partition.log_start = max(partition.log_start, chain.log_start)
             partition.set_home(chain.settled)
         else:
@@ -377,9 +382,10 @@ class RollSteps:
         return row
 
     async def _look_up_anew(self) -> PartitionletRow:
-        """The roll is over without us: forget the partition as it was; what the catalog here has open.
+        """Forget the partition after a roll that another driver finished; returns the partitionlet that is open in this
+        node's catalog.
 
-        Raises UNKNOWN_TOPIC_OR_PARTITION where the topic is deleted.
+        Raises UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted.
         """
         partition = self._partition
         topic = self._topics.cached_id(partition.topic_id)
@@ -391,7 +397,7 @@ class RollSteps:
         return chain.rows[-1]
 
     def _leave(self, topic: Topic) -> None:
-        """Forget the partition as it was before the roll; one that was looked up since then stays."""
+        """Forget the partition's object of before the roll, but keep one that was looked up since then."""
         held = topic.partitions.get(self._partition.index)
         if held is None or held.open == self._old.id:
             self._partitions.moved_away(topic, self._partition.index)

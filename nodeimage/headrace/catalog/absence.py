@@ -1,12 +1,13 @@
-"""Proves that rows are not there, or that no more are than were found.
+"""Proofs that rows do not exist, or that there are no more rows than were found.
 
-A row is checked where it is read (row_checksums.py). What its checksum cannot show is that it was not read at all:
-its key has changed, in its table or in an index, so that a look-up passes it by, is led astray by it, or ends at it.
-But each of these ends beside it. So an absence is proven by reading, and so checking, the rows around the place of what
-is missing, in the order of the index that was searched.
+A row is checked when it is read (row_checksums.py). Its checksum cannot reveal that the row was not read at all because
+its key was damaged, in its table or in an index, so that a look-up skips the row, is misled by it, or ends at it. But
+every such look-up ends next to the damaged row. So an absence is proven by reading, and thereby checking, the rows
+around the place of the missing one, in the order of the index that was searched.
 
-Conditions come after the check, or are of the columns that an index is searched by: one on another column would pass
-over a row whose damage it looks at. `(SELECT column)` comes after the check of its row, where a bare column does not.
+Conditions in these statements are either evaluated after the check, or concern the columns by which an index is
+searched: a condition on another column might skip a row because of the very damage to be found. `(SELECT column)` is
+evaluated after the check of its row, whereas a bare column is not.
 """
 
 import sqlite3
@@ -17,9 +18,9 @@ from typing import Any, Final
 from headrace.tables.sqlite_errors import TablesDamaged
 
 Values = tuple[int | str | bytes, ...]
-"""Of the columns of a key."""
+"""Values of a key's columns."""
 NEVER: Final = 1 << 62
-"""Above all numbers in the tables."""
+"""A number above all numbers in the tables."""
 
 
 class Absence:
@@ -29,7 +30,7 @@ class Absence:
         self._connection = connection
 
     def prove(self, table: str, key: tuple[str, ...], values: Iterable[Values]) -> None:
-        """There are no rows with these values, in the order of an index."""
+        """Prove that there are no rows with these values of `key`, the first columns of an index."""
         for values_of_one in values:
             if len(key) > 1:
                 self.prove_start(table, key, values_of_one)
@@ -48,18 +49,19 @@ class Absence:
         where: str = "",
         most: int | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Read all from the row before `first` to the row behind `last` (None: to the end), in the order of an index
-        whose first columns are `key`; those from one to the other, or the first of them (`most`).
+        """Read all rows from the one before `first` to the one behind `last` (None: to the end), in the order of an
+        index whose first columns are `key`. Returns those from `first` to `last`, or the first `most` of them.
 
-        `id_column`: of a table that rows of the index lead to by it; two that lead to the same one are told. `where`:
-        of a partial index.
+        `id_column`: the column by which the index leads to rows of the table; two entries that lead to the same row are
+        detected as damage. `where`: the condition of a partial index.
 
-        A row whose key has changed where it lies is found by no look-up, and leads those for other rows astray; but
-        each of these ends beside it, so it is one of the rows that are read here, damaged or out of order.
+        A row whose key has changed in place is found by no look-up, and misleads look-ups of other rows; but each of
+        these ends next to it, so the damaged row is among the rows read here, and is detected by its checksum or its
+        order.
         """
         the_one_before, from_there, from_the_first = _around(table, key, id_column, where)
         before = self._connection.execute(the_one_before, first).fetchone()
-        # From the row before on, or from the very first: no condition is in the way of what lies in between.
+        # The scan starts at the row before, or at the very first row, so that no condition hides rows in between.
         at: tuple[Any, ...] = before or ()
         found: list[tuple[Any, ...]] = []
         width, seen = len(key), False
@@ -77,11 +79,12 @@ class Absence:
         return found
 
     def prove_start(self, table: str, key: tuple[str, ...], first: Values, *, where: str = "") -> None:
-        """A search in the order of `key` for the first row from `first` on was not led astray, nor the one behind it.
+        """Prove that a search in the order of `key` for the first row from `first` on was not misled, nor the search
+        for the row after that.
 
-        Reads the row before. One condition is on each column: a comparison of several is asked of each row again, by
-        columns that are not checked yet. A row whose first columns are others ends the search for the row before; it
-        is told by one that lies before it all the same.
+        Reads the row before. Each column has a condition of its own, since SQLite evaluates a comparison of several
+        columns again for each row, with columns that are not checked yet. A row whose first columns are damaged ends
+        the search for the row before; then the outermost row lies before `first` although no row before was found.
         """
         for level in range(len(key), 0, -1):
             beside, outermost = _beside(table, key, level, "<", where)
@@ -95,8 +98,8 @@ class Absence:
                 raise TablesDamaged(f"{table}: a row before {first} is not in its place")
 
     def prove_end(self, table: str, key: tuple[str, ...], last: Values) -> None:
-        """A scan up to `last` did not end too early, if it ended at the row that is the last up to there: the same, of
-        the row behind."""
+        """Prove, given that a scan ended at the last row up to `last`, that it did not end too early: as `prove_start`,
+        with the row behind."""
         for level in range(len(key), 0, -1):
             beside, outermost = _beside(table, key, level, ">", "")
             row = self._connection.execute(beside, last[:level]).fetchone()
@@ -111,8 +114,8 @@ class Absence:
     def prove_last(
         self, table: str, key: tuple[str, ...], value: int | str, last: tuple[Any, ...] | None, *, where: str = ""
     ) -> None:
-        """Of the rows with `value` in the first column of `key`, the last in its order is `last`: a scan that ended
-        there did not end too early. None: there are none."""
+        """Prove that `last` is the last row, in the order of `key`, of those with `value` in the first column, so that
+        a scan that ended there did not end too early; None: that there are no such rows."""
         the_last, the_next = _ends(table, key, where)
         row = self._connection.execute(the_last, (value,)).fetchone()
         behind = self._connection.execute(the_next, (value,)).fetchone()
@@ -122,7 +125,7 @@ class Absence:
 
 @cache
 def _around(table: str, key: tuple[str, ...], id_column: str, where: str) -> tuple[str, str, str]:
-    """SELECTs of the key before one, and of all keys, with ids, from one on, and from the first on."""
+    """SELECT statements: the key before a given one; all keys with ids from a given one on; all keys with ids."""
     names = ", ".join(f'"{each}"' for each in key)
     backwards = ", ".join(f'"{each}" DESC' for each in key)
     marks = ", ".join("?" * len(key))
@@ -137,8 +140,8 @@ def _around(table: str, key: tuple[str, ...], id_column: str, where: str) -> tup
 
 @cache
 def _beside(table: str, key: tuple[str, ...], level: int, side: str, where: str) -> tuple[str, str]:
-    """SELECTs, among the rows with the same first columns, of the row on that `side` of one by the column at `level`,
-    and of the outermost of all of them on that side."""
+    """SELECT statements among the rows with the same first columns: the next row on that `side` of a value of the
+    column at `level`, and the outermost row on that side."""
     names = [f'"{each}"' for each in key]
     conditions = [*([where] if where else ()), *(f"{name} = ?" for name in names[: level - 1])]
     rest = names[level - 1 :]
@@ -154,7 +157,7 @@ def _beside(table: str, key: tuple[str, ...], level: int, side: str, where: str)
 
 @cache
 def _ends(table: str, key: tuple[str, ...], where: str) -> tuple[str, str]:
-    """SELECTs of the last key of those with a value in the first column, and of the one behind them."""
+    """SELECT statements: the last key with a given value in the first column, and the key behind it."""
     names = ", ".join(f'"{each}"' for each in key)
     backwards = ", ".join(f'"{each}" DESC' for each in key)
     also = f"{where} AND " if where else ""

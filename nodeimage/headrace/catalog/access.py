@@ -1,7 +1,7 @@
-"""Who may do what: access expressions on the cluster, path prefixes, streams, topics and groups (DESIGN section 16).
+"""Access expressions on the cluster, path prefixes, streams, topics and groups (DESIGN section 16).
 
-An expression stands here as text, which was checked before the command was written; `security/access_expression.py`
-reads it. An object without one of its own has that of the next wider object.
+An expression is stored as text, which was checked before the command was written; `security/access_expression.py`
+parses it. An object without an expression of its own inherits that of the next wider object.
 """
 
 from typing import ClassVar, Final, NamedTuple
@@ -29,8 +29,8 @@ class AccessItem(Item, frozen=True):
     """The expression of one permission on one object.
 
     `object`: "" for the cluster; a path such as `/plant` for the prefix of streams below it, or for a stream; the name
-    of a group or of a transactional id, or the beginning of such names, "" being all. Of a topic it is empty, and
-    `topic_id` says which. `expression` None: it has none of its own any more; "": nobody.
+    of a group or a transactional id, or a prefix of such names, "" for all names. For a topic it is empty, and
+    `topic_id` identifies the topic. `expression`: None removes the object's own expression; "" permits nobody.
     """
 
     kind: str
@@ -41,24 +41,25 @@ class AccessItem(Item, frozen=True):
 
 
 class AccessOutcome(NamedTuple):
-    """Of one item. `object`: as it was given; of a topic its full name."""
+    """The outcome of one item. `object`: as given in the item; for a topic its full name."""
 
     code: Code
     object: str = ""
 
 
 class SetAccess(CatalogCommand[list[AccessOutcome]], frozen=True):
-    """Set and remove expressions. One outcome per item; UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID where the stream
-    or topic is not there. What has that expression already is a success without a change.
+    """Set and remove expressions. One outcome per item; UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID if the stream or
+    topic does not exist. An item that changes nothing is a success.
 
-    Nothing is done, and each outcome is OPERATION_NOT_ATTEMPTED, unless what is `expected` holds: so who writes what he
-    has read before undoes nothing that another has written meanwhile. A repeat finds its own items, and is a success.
+    Unless all `expected` expressions hold, nothing is done, and each outcome is OPERATION_NOT_ATTEMPTED: a caller that
+    changes what it has read before cannot undo what somebody else has written meanwhile. A repeat finds its own items
+    in place, and is a success.
     """
 
     items: list[AccessItem]
     now: Millis
     expected: list[AccessItem] = msgspec.field(default_factory=list)
-    """Expressions as they have to be; None: none of its own, or there is no such stream or topic."""
+    """Expressions that must be in place; None in an item: the object has none of its own, or does not exist."""
 
     since: ClassVar[Level] = Level.SECURED
     changes_topics: ClassVar[bool] = False
@@ -70,7 +71,7 @@ class SetAccess(CatalogCommand[list[AccessOutcome]], frozen=True):
 
 
 class SecureCluster(CatalogCommand[list[Code]], frozen=True):
-    """Turn security on or off. While it is off, who may reach a listener may do everything."""
+    """Turn security on or off. While it is off, everybody who can reach a listener may do everything."""
 
     on: bool
 
@@ -83,22 +84,22 @@ class SecureCluster(CatalogCommand[list[Code]], frozen=True):
 
 
 def forget_stream_access(connection: Tables, number: int) -> None:
-    """A stream is deleted; its number may be given again."""
+    """Delete the expressions on a deleted stream, whose number may be assigned again."""
     connection.delete("access", "kind = ?1 AND object = ?2", STREAM, str(number))
 
 
 def put_stream_access(connection: Tables, number: int, permission: str, expression: str) -> None:
-    """An expression on a stream."""
+    """Set the expression of one permission on a stream."""
     connection.insert("access", [(STREAM, str(number), permission, expression)], upsert=True)
 
 
 def _hold(connection: Tables, items: list[AccessItem]) -> bool:
-    """Whether all expressions are as the items say."""
+    """Whether all expressions are as the items demand."""
     return all(_expression(connection, item) == item.expression for item in items)
 
 
 def _expression(connection: Tables, item: AccessItem) -> str | None:
-    """What stands where an item says; None: nothing."""
+    """The stored expression of an item's permission on its object; None if there is none."""
     if item.kind == TOPIC:
         topic = select_topics_by_id(connection, [item.topic_id]).get(item.topic_id)
         if topic is None:

@@ -3,18 +3,23 @@
     submit -> the container's log, here or at the node that leads it -> committed in this node's replica
            -> applied by the catalog thread -> on_applied -> the submitter wakes
 
-Every node applies what its own replica has committed, whoever submitted it (command_apply.py); how a command gets into
-the log is in submission.py. Queries run in a few reader threads. Nothing here blocks the loop. Knows the container only
-as a CommandLog, other nodes only as a Route, and nothing of Kafka's protocol.
+Every node applies the commands that its own replica has committed, whichever node submitted them (command_apply.py);
+submission.py gets commands into the log. Queries run in a few reader threads. Nothing here blocks the loop. Knows the
+container only as a CommandLog, other nodes only as a Route, and nothing of Kafka's protocol.
 
-What happens when: a crash between commit and apply: replay at `open` applies the command once (the applied position
-moves with the rows). A cancelled submit: the command is applied all the same. A leader that steps down: the submitter
-tries again at the next one. A full disk: the log has the commands, applying waits and tries again each second,
-submitters wait with it. Damage of the tables, which queries, applying, the scrub and writing a snapshot meet, and
-comparing nodes finds (`found_damage`): nothing is applied any more, queries of what checks are answered, others fail,
-and `on_damage` tells who has the tables made anew (`rebuild`, `install`); where nobody does, the catalog fails
-(`failed` tells the node to end), and the next start, which trusts no tables that were found damaged, makes them anew. A
-replica too far behind for the leader's log: `install`.
+Failures:
+
+- Crash between commit and apply: the replay at `open` applies the command once (the applied position moves with the
+  rows).
+- Cancelled submit: the command is applied nevertheless.
+- Leader that steps down: the submitter tries again at the next leader.
+- Full disk: the log has the commands; applying waits and is retried each second, and submitters wait with it.
+- Damaged tables, detected by queries, applying, the scrub, writing a snapshot, and the comparison between nodes
+  (`found_damage`): nothing more is applied, queries of rows that check are answered, other queries fail, and
+  `on_damage` notifies the component that has the tables rebuilt (`rebuild`, `install`). Without such a component the
+  catalog fails (`failed` lets the node stop), and the next start, which does not trust tables that were found damaged,
+  rebuilds them.
+- Replica too far behind for the leader's log: `install`.
 """
 
 import asyncio
@@ -58,18 +63,18 @@ T = TypeVar("T")
 _SNAPSHOT_RETRY_S = 60.0
 _CLOSING_LOOK_S = 0.2
 MOST_COMMAND_BYTES: Final = 32 << 20
-"""Of a command: it is one frame of the log, and is held in memory as a whole on every node."""
+"""Limit of a command's bytes: a command is one frame of the log, and every node holds it in memory as a whole."""
 
 
 Change = tuple[CatalogCommand[Any], Any] | tuple[Replaced, None]
 """An applied command and its outcome; or, alone in its list, that all rows have been replaced."""
 
 Applied = Callable[[Sequence[Change]], None]
-"""Told, on the loop and in order, what was applied; refused commands are left out."""
+"""Called on the loop with applied commands, in order; refused commands are left out."""
 
 
 class Catalog:
-    """Made by `open`; everything else is called on the loop's thread."""
+    """The catalog of one node. Created by `open`; all other methods are called on the loop's thread."""
 
     def __init__(
         self,
@@ -98,10 +103,10 @@ class Catalog:
         self._callbacks: list[Applied] = []
         self._died_callbacks: list[Callable[[Died], None]] = []
         self.deaths_at_open = connection.deaths.count_at_open
-        """The count of the tables' deaths before what was applied when they were opened; UNKNOWN where nothing counted
-        them, or other rows came before anybody asked to hear of them."""
+        """The tables' count of deaths before the commands that were replayed at their opening; UNKNOWN if deaths were
+        not counted, or if the tables were replaced before the first `on_died`."""
         self.died_at_open = connection.deaths.take()
-        """What died by that, and until somebody asked to hear of it."""
+        """The partitionlets that lost records through that replay, and since then until the first `on_died`."""
         self._set_snapshot_at(Position(0))
         self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-snapshot")
         self._snapshots = SnapshotPool(
@@ -118,11 +123,11 @@ class Catalog:
         self._snapshot_task: asyncio.Task[None] | None = None
         self._may = may
         self.damage = ""
-        """Why the tables are not to be trusted; empty while they are."""
+        """Why the tables cannot be trusted; empty if they can."""
         self.restored = connection.restored
-        """Why the tables were made anew when they were opened; empty: they are as they were left."""
+        """Why the tables were rebuilt when they were opened; empty if they were used as they were."""
         self.served_damaged = False
-        """Nobody has others: what checks is served, and the rest refused."""
+        """Whether damaged tables are in use because no node has others: rows that check are served, others refused."""
         self._on_damage: list[Callable[[], None]] = []
         self._outcomes = Outcomes(applied)
         self._applier = Applier(
@@ -165,9 +170,9 @@ class Catalog:
     ) -> "Catalog":
         """Open the tables, or restore them from a snapshot, and apply the committed commands that they lack.
 
-        `route` gets commands to the catalog's leader while this node does not lead. A snapshot is written after each
-        `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. `room` is asked before
-        a snapshot is written or installed. Raises FolderRefused for a newer format, StorageFull.
+        `route` forwards commands to the catalog's leader while this node does not lead. A snapshot is written after
+        each `snapshot_bytes` of log. `may`: whether commands of a feature level may be written. `room` is checked
+        before a snapshot is written or installed. Raises FolderRefused for a newer format, StorageFull.
         """
         open_tables = partial(open_and_replay, folder, command_log, SCHEMA, sums=may(Level.FENCED))
         connection, position = await asyncio.to_thread(open_tables)
@@ -188,9 +193,10 @@ class Catalog:
 
     @staticmethod
     def applied_in(folder: Path) -> Position:
-        """[blocking] How far the tables in `folder` are, before they are opened: all below was committed.
+        """[blocking] The position up to which the tables in `folder` are applied, before they are opened; everything
+        below it was committed.
 
-        A replica's log that is opened later may take this as its `committed`. Raises as `open`.
+        A replica's log that is opened later may use this as its `committed`. Raises as `open`.
         """
         return snapshots.applied_in(folder, SCHEMA)
 
@@ -201,29 +207,30 @@ class Catalog:
 
     @property
     def reach(self) -> Position:
-        """Nothing above this position is applied, nor will be by what is under way: more only once it is committed."""
+        """The position up to which commands are applied or being applied; what is above it is applied only after a
+        further commit."""
         return self._applier.reach
 
     @property
     def full(self) -> bool:
-        """Committed commands wait for room on the disk, and so do those who submitted them."""
+        """Whether committed commands, and thus their submitters, wait for room on the disk."""
         return self._applier.full
 
     @property
     def failed(self) -> asyncio.Future[None]:
-        """Resolves with the error if the catalog cannot go on; the process should then end."""
+        """Done with the error if the catalog cannot continue; the process should then end."""
         return self._applier.failed
 
     async def submit(self, command: CatalogCommand[T], *, here: bool = False) -> T:
-        """Get the command into the log, wait until it is committed, and applied on this node; its outcome.
+        """Get a command into the log, wait until it is committed and applied on this node, and return its outcome.
 
-        Where another node leads, or this one leads no more, by way of that node, and again until it succeeds, for 15 s
-        at most. `here`: only if this node leads, without repeats.
+        While another node leads, the command is sent to that node; attempts are repeated for 15 s at most. `here`:
+        submit only if this node leads, and do not repeat.
 
-        Raises KafkaError as decided when it was applied, KafkaError(MESSAGE_TOO_LARGE), KafkaError(NOT_COORDINATOR) for
-        `here` where this node does not lead, KafkaError(REQUEST_TIMED_OUT) after those 15 s, CatalogFailed, StorageFull
-        while `full`, or what the container refuses it with. When cancelled, or timed out, the command may still take
-        place.
+        Raises KafkaError as decided when the command was applied, KafkaError(MESSAGE_TOO_LARGE),
+        KafkaError(NOT_COORDINATOR) with `here` if this node does not lead, KafkaError(REQUEST_TIMED_OUT) after those 15
+        s, CatalogFailed, StorageFull while `full`, or the container's error. After a cancellation or a timeout the
+        command may still be applied.
         """
         self._check_usable()
         self._check_level(command)
@@ -235,11 +242,12 @@ class Catalog:
         return cast(T, await self._submitter.submit(command, payload, here=here))
 
     async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> Position:
-        """For another node's `route`: write its command to the log that this node leads; the position once committed.
+        """Append a command of another node (its `route`) to the log that this node leads; returns its position once
+        committed.
 
-        `admit` is called just before, and may raise to refuse it. Raises KafkaError(NOT_CONTROLLER) where this node
-        does not lead, UNSUPPORTED_VERSION for a command that it does not know, and otherwise as `submit`; the command
-        may be committed all the same.
+        `admit` is called just before, and may raise to refuse the command. Raises KafkaError(NOT_CONTROLLER) if this
+        node does not lead, UNSUPPORTED_VERSION for a command that it does not know, and otherwise as `submit`; the
+        command may be committed nevertheless.
         """
         self._check_usable()
         if not self._log.leads:
@@ -261,47 +269,47 @@ class Catalog:
             )
 
     async def catch_up(self) -> None:
-        """Return once everything that is committed by now, wherever, is applied here. Raises as `submit`."""
+        """Wait until everything that any node has committed by now is applied on this node. Raises as `submit`."""
         await self.submit(ShortenChains(items=[]))
 
     async def wait_applied(self, position: Position) -> None:
-        """Return once everything below `position` is applied here. Raises CatalogFailed."""
+        """Wait until everything below `position` is applied on this node. Raises CatalogFailed."""
         await self._applier.wait(position)
 
     async def query(self, fn: Callable[[Reader], T]) -> T:
-        """Run `fn` in a reader thread, where all that it reads is of one moment."""
+        """Run `fn` in a reader thread, on a consistent view of the tables, and return its result."""
         if self._closing.is_set():
             raise CatalogFailed("the catalog is closed")
         return await self._reading.run(fn)
 
     def on_applied(self, callback: Applied) -> None:
-        """Call `callback` with what was applied, in order, on the loop, before the submitters wake.
+        """Call `callback` with applied commands, in order, on the loop, before the submitters wake.
 
-        Commands from any node come, and `Replaced` when the tables were replaced by `install`.
+        It gets commands of all nodes, and `Replaced` after the tables were replaced by `install` or `rebuild`.
         """
         self._callbacks.append(callback)
 
     def on_died(self, callback: Callable[[Died], None]) -> None:
-        """Call `callback` with the partitionlets that lost records by what was applied, on the loop, before those who
-        hear of the commands. Of what `Replaced` comes to nobody hears."""
+        """Call `callback` with the partitionlets that lost records through applied commands, on the loop, before the
+        callbacks of `on_applied`. It is not called for records lost through `Replaced`."""
         self._died_callbacks.append(callback)
 
     @property
     def deaths(self) -> int:
-        """How many transactions made records dead, in these tables; UNKNOWN where nothing counts them."""
+        """The number of transactions in these tables by which records died; UNKNOWN if they are not counted."""
         return self._connection.deaths.count
 
     async def snapshot(self) -> Position:
-        """Write a snapshot; the position it holds. The log is trimmed to the older of the two that are kept.
+        """Write a snapshot and return its position. The log is trimmed to the older of the two snapshots that are kept.
 
         Raises StorageFull, OSError or sqlite3.Error, with nothing lost.
         """
         return await self._snapshots.write()
 
     async def newest_snapshot(self, least: Position, *, keeps_log: bool) -> SharedSnapshot:
-        """The newest snapshot, held open, for a replica that the log reaches back to no more: see SnapshotPool.
+        """The newest snapshot, held open, for a replica that is too far behind for the log: see SnapshotPool.newest.
 
-        Raises CatalogFailed, too, while the tables are damaged: none is given away.
+        Also raises CatalogFailed while the tables are damaged, as no snapshot of damaged tables is given away.
         """
         if self._closing.is_set():
             raise CatalogFailed("the catalog is closed")
@@ -310,17 +318,19 @@ class Catalog:
         return await self._snapshots.newest(least, keeps_log=keeps_log)
 
     def tables_come(self) -> None:
-        """Some of a snapshot that will be installed since the tables were lost has come."""
+        """A part has arrived of the snapshot that will be installed in place of lost tables."""
         self._applier.tables_come()
 
     async def install(self, snapshot: Path, position: Position, *, log_stays: bool = False) -> None:
-        """Replace the tables by a snapshot that came from the leader; `position` is how far it is. The file is left.
+        """Replace the tables by a snapshot from the leader, applied up to `position`. The file is kept.
 
         To be called before the log is emptied to begin at `position`, and while nothing new is committed in it: a
         crash in between leaves tables that are ahead of the log, which is safe. Queries under way see the old rows,
-        later ones the new. Listeners hear `Replaced`. Submitters whose command lies below repeat it for an outcome.
+        later ones the new rows. Listeners get `Replaced`. Submitters whose command lies below `position` repeat it to
+        get an outcome.
 
-        `log_stays`: of tables that were lost. The log is left as it is, with what was committed behind `position`.
+        `log_stays`: set if the tables were lost. The log is kept as it is, with the commands committed behind
+        `position`.
 
         Raises HeadraceError, StorageFull or OSError with nothing changed.
         """
@@ -330,12 +340,11 @@ class Catalog:
     # --- damage
 
     def on_damage(self, callback: Callable[[], None]) -> None:
-        """Call `callback`, on the loop, when the tables turn out damaged: it is to see to it that they are made
-        anew."""
+        """Call `callback`, on the loop, when the tables turn out to be damaged: it has to get them rebuilt."""
         self._on_damage.append(callback)
 
     def found_damage(self, reason: str) -> None:
-        """The tables are not what was written, or not what the log comes to: nothing more is applied to them."""
+        """The tables differ from what was written, or from what the log yields: apply nothing more to them."""
         if self.damage or self.failed.done() or self._closing.is_set():
             return
         self.damage = reason
@@ -349,34 +358,34 @@ class Catalog:
             marked.add_done_callback(lambda _: self._applier.fail(sqlite3.DatabaseError(reason)))
 
     async def marks(self) -> list[Mark]:
-        """What the tables come to at some positions of the log, for comparison with other nodes', the newest last.
+        """Checksums of the tables at some positions of the log, the newest last, for comparison between nodes.
 
-        Nothing while that cannot be told: rows have no checksums yet, or the tables are damaged.
+        Empty if they are not known: rows have no checksums yet, or the tables are damaged.
         """
         return [] if self.damage or self._closing.is_set() else await self._applier.marks()
 
     async def rebuild(self, snapshot: Path, position: Position) -> None:
-        """Make damaged tables anew, of another node's snapshot at `position`, which is left, and of the log here. It
-        takes the place of the snapshots here.
+        """Rebuild damaged tables from another node's snapshot at `position`, whose file is kept, and from this node's
+        log. The snapshot replaces this node's own ones.
 
-        Listeners hear `Replaced`. Raises HeadraceError for a snapshot that is damaged or older than the log here
-        begins, StorageFull, OSError; nothing has changed then.
+        Listeners get `Replaced`. Raises HeadraceError for a snapshot that is damaged or older than the log's beginning,
+        StorageFull, OSError, all with nothing changed.
         """
         self._check_usable()
         await self._to_its_end(self._rebuild(snapshot, position, keep=True))
 
     async def rebuild_alone(self) -> None:
-        """Make damaged tables anew where no other node has any: of this node's newest snapshot, if every row of it
-        checks, and of its log; the damaged ones are never read for it. Raises as `rebuild` where that is not
+        """Rebuild damaged tables where no other node has any: from this node's newest snapshot, if all of its rows
+        check, and from its log, never from the damaged tables themselves. Raises as `rebuild` if that is not
         possible."""
         self._check_usable()
         newest = await self._snapshots.newest_kept()
         await self._to_its_end(self._rebuild(*(newest or (None, Position(0))), keep=False))
 
     def serve_damaged(self) -> None:
-        """Go on with damaged tables, as nobody has others: what checks is served, what does not is refused."""
+        """Continue with damaged tables, as no node has others: rows that check are served, others refused."""
         if self.damage and not self.served_damaged:
-            # No other copy is known. Put one of the node's folder back.
+            # No other copy is known; the remedy is to put a copy of the node's folder back.
             log.critical("catalog_served_damaged", folder=str(self._folder), error=self.damage)
         self.served_damaged = bool(self.damage)
         if self.damage:
@@ -397,8 +406,8 @@ class Catalog:
 
     async def _to_its_end(self, change: Coroutine[None, None, None]) -> None:
         changing = asyncio.create_task(change, name="catalog-install")
-        changing.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
-        await asyncio.shield(changing)  # cut short, it would leave in memory what the tables hold no more
+        changing.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone
+        await asyncio.shield(changing)  # an interrupted change would leave memory and tables inconsistent
 
     async def _check_rows(self, table: str, after: tuple[object, ...], limit: int) -> tuple[object, ...]:
         if self.damage:
@@ -411,7 +420,7 @@ class Catalog:
             await self._loop.run_in_executor(self._scrub_thread, check)
 
     async def close(self) -> None:
-        """Apply what is committed, then let go of files and threads. Submitters that still wait get CatalogFailed."""
+        """Apply what is committed, then release files and threads. Submitters that still wait get CatalogFailed."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -468,7 +477,7 @@ class Catalog:
             for callback in self._callbacks:
                 try:
                     callback(changes)
-                except Exception:  # one listener's fault must not stop the catalog, nor those who wait for it
+                except Exception:  # one listener's error must not stop the catalog or its submitters
                     log.exception("catalog_listener_failed")
 
     def _snapshot_if_due(self) -> None:
@@ -477,7 +486,7 @@ class Catalog:
 
     async def _write_due_snapshot(self) -> None:
         try:
-            # Not before as much log as the tables' own size, or a big catalog would be copied for every few changes.
+            # The log must have grown by the tables' own size, or a big catalog would be copied for every few changes.
             size = await asyncio.to_thread(lambda: snapshots.live_file(self._folder).stat().st_size)
             due = Position(self._snapshot_at + size)
             if self.applied < due:

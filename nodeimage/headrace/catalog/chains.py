@@ -1,8 +1,8 @@
-"""The chains of partitions: rolls, log starts, and ends of records that were lost.
+"""The chains of partitions: rolls, log starts, and the shortening of partitionlets that lost records.
 
 A roll is an intent (a new partitionlet id, its container), then the seal and the opening in the containers, then
-`RollDone`. Between them the chain ends with an open and an intended partitionlet; whoever drives rolls finds the
-intended ones after a crash and finishes them.
+`RollDone`. In between the chain ends with an open and an intended partitionlet; after a crash the driver of rolls finds
+the intended ones and finishes them.
 """
 
 from collections.abc import Iterable
@@ -20,21 +20,25 @@ from headrace.catalog.streams import take_serials
 from headrace.tables.row_checksums import Tables
 
 ROLL_GAP = 256
-"""Leader epochs left free at a roll (invariant 10), so that nothing which the sealed partitionlet's container still
-answers can meet an epoch of the new one."""
+"""Number of leader epochs skipped at a roll (invariant 10), so that epochs in late answers from the sealed
+partitionlet's container cannot coincide with epochs of the new one."""
 SKIPPED_BITS = 24
-"""A catalog that lost commands goes on with the serials behind the next multiple of 2**24 (invariant 15)."""
+"""Bits of a serial below those that are raised when the catalog has lost commands (invariant 15): it then continues at
+the next multiple of 2**24."""
 MOST_LEADER_EPOCH = 2**31 - 2**24
-"""Kafka's leader epochs have 31 bits. A partition above this rolls no more: what is left is for changes of leader."""
+"""Leader epoch above which a partition does not roll any more. Kafka's leader epochs have 31 bits; the rest is left for
+changes of leader."""
 LOST_ROLLS_GAP = 1 << 16
-"""Leader epochs left free at the first roll after that: rolls that were lost had given some away."""
+"""Number of leader epochs skipped at a partition's first roll after the catalog has lost commands: rolls that were lost
+have used some."""
 
 
 class RollOutcome(NamedTuple):
-    """Of one roll: the partitionlet intended, or open now. With INVALID_REQUEST: the one that stood in the way.
+    """The outcome of one roll: the partitionlet that is intended, or open now; with INVALID_REQUEST, the partitionlet
+    that is the reason of the refusal.
 
-    Of a RollDone that gave a home or a resume, the first time: `log_start` where it moved, else -1; `settled` the home
-    that the partition is settled for now, and the offset at which that home begins there.
+    The first outcome of a RollDone with a home or a resume also has `log_start`, if it moved (else -1), and `settled`:
+    the home that the partition is settled for now, with the offset at which that home begins in it.
     """
 
     code: Code
@@ -45,7 +49,7 @@ class RollOutcome(NamedTuple):
 
 
 class LogStartOutcome(NamedTuple):
-    """Of one partition: its log start now, and the partitionlets that left its chain."""
+    """The outcome for one partition: its log start now, and the partitionlets that left its chain."""
 
     code: Code
     offset: Offset = Offset(-1)
@@ -53,9 +57,9 @@ class LogStartOutcome(NamedTuple):
 
 
 class RetireContainer(CatalogCommand[list[Code]], frozen=True):
-    """Let no partitionlet be placed in a container any more: it is about to be deleted.
+    """Forbid new partitionlets in a container that is about to be deleted.
 
-    Topics, partitions and rolls that a node places there all the same, as it has not heard, are refused with
+    Topics, partitions and rolls that a node places there anyway, not knowing of it yet, are refused with
     LEADER_NOT_AVAILABLE.
     """
 
@@ -67,11 +71,12 @@ class RetireContainer(CatalogCommand[list[Code]], frozen=True):
 
 
 class RollTarget(Item, frozen=True):
-    """A partition to go on in `container`. `expected_open` fences: it must be the open partitionlet still.
+    """A partition that is to continue in `container`. `expected_open` is a fence: it must still be the open
+    partitionlet.
 
-    `abandoned` is the partitionlet that an earlier intent chose and whose container is deleted since; 0 if there was
-    none. Should it be opened there, late, its RollDone is refused. (DESIGN section 5 asks for a seal of it in its
-    container; no roll leaves a target that could commit one.)
+    `abandoned` is the partitionlet of an earlier intent whose container was deleted since; 0 if there was none. Should
+    it be opened there late, its RollDone is refused. (DESIGN section 5 demands a seal of it in its container; no roll
+    abandons a target that could commit one.)
     """
 
     topic_id: bytes
@@ -82,7 +87,7 @@ class RollTarget(Item, frozen=True):
 
 
 class RollIntent(CatalogCommand[list[RollOutcome]], frozen=True):
-    """Give each partition its next partitionlet, which the outcome has. Repeating an intent gives the same one."""
+    """Assign each partition its next partitionlet, which the outcome contains. A repeated intent gets the same one."""
 
     items: list[RollTarget]
     now: Millis
@@ -97,13 +102,15 @@ class RollIntent(CatalogCommand[list[RollOutcome]], frozen=True):
 
 
 class Rolled(Item, frozen=True):
-    """The open partitionlet `sealed` has ended before `end`; `opened` goes on in its container at that epoch.
+    """A roll: the partitionlet `sealed` ended at `end` (exclusive), and `opened` continues, opened at
+    `container_epoch`.
 
     `epochs`: the (leader epoch, first offset of that epoch) of the sealed partitionlet, in order.
 
-    `resume`: where the opened one begins; -1 = `end`. Lower: the partition's records from there on leave the chain
-    (they are not lost in the containers before their partitionlets expire). Higher: a gap; the log start goes there
-    where nothing lies before it. `home`: the partition is settled for it, and its history goes on with it.
+    `resume`: the first offset of the opened partitionlet; -1 means `end`. If it is lower, the partition's records from
+    there on leave the chain (in the containers they remain until their partitionlets expire). If it is higher, there is
+    a gap, and the log start moves there if no record lies before it. `home`: the partition is settled for this home,
+    and its history continues with it.
     """
 
     topic_id: bytes
@@ -118,9 +125,9 @@ class Rolled(Item, frozen=True):
 
 
 class RollDone(CatalogCommand[list[RollOutcome]], frozen=True):
-    """Seal and open in the chain what was sealed and opened in the containers. Idempotent.
+    """Seal and open in the chain the partitionlets that were sealed and opened in the containers. Idempotent.
 
-    The outcome has the partitionlet that is open now.
+    The outcome contains the partitionlet that is open now.
     """
 
     items: list[Rolled]
@@ -132,7 +139,7 @@ class RollDone(CatalogCommand[list[RollOutcome]], frozen=True):
 
 
 class LogStart(Item, frozen=True):
-    """Records of the partition below `offset` are gone."""
+    """A partition's new log start: records below `offset` are gone."""
 
     topic_id: bytes
     partition: int
@@ -140,7 +147,8 @@ class LogStart(Item, frozen=True):
 
 
 class SetLogStart(CatalogCommand[list[LogStartOutcome]], frozen=True):
-    """Raise log starts; sealed partitionlets wholly below them leave the chain (invariant 12: the bytes go afterwards).
+    """Raise log starts; sealed partitionlets entirely below them leave the chain (invariant 12: their bytes are freed
+    afterwards).
 
     A log start never falls.
     """
@@ -153,7 +161,7 @@ class SetLogStart(CatalogCommand[list[LogStartOutcome]], frozen=True):
 
 
 class Shortened(Item, frozen=True):
-    """A sealed partitionlet of which nothing is left from `end` on."""
+    """A sealed partitionlet that has lost its records from `end` on."""
 
     topic_id: bytes
     partition: int
@@ -164,7 +172,7 @@ class Shortened(Item, frozen=True):
 class ShortenChains(CatalogCommand[list[LogStartOutcome]], frozen=True):
     """End sealed partitionlets where their records end: the rest was lost (invariant 15).
 
-    An end never rises. A log start that lay where nothing is left goes on to the first that is.
+    An end never rises. A log start at a lost offset moves up to the next partitionlet.
     """
 
     items: list[Shortened]
@@ -262,7 +270,7 @@ def _finish(connection: Tables, topic: TopicRow | None, item: Rolled) -> RollOut
         _cut_from(connection, topic.number, item.partition, first, present)
     if first < item.end or item.home is not None:
         _cut_committed_offsets(connection, topic.number, item.partition, first)
-    # An empty one, or one whose records are all gone, would lengthen the chain of an idle topic at every roll.
+    # Keeping a partitionlet without records would lengthen the chain of an idle topic at every roll.
     if end <= open_one.first or end <= present:
         _delete(connection, [open_one.id])
     start = Offset(-1)
@@ -275,7 +283,7 @@ def _finish(connection: Tables, topic: TopicRow | None, item: Rolled) -> RollOut
 
 
 def _cut_from(connection: Tables, topic: int, partition: int, offset: Offset, log_start: Offset) -> None:
-    """Sealed partitionlets end at `offset`; those of which nothing is left go, and their bytes expire."""
+    """End sealed partitionlets at `offset`; delete those without any records left, so that their bytes expire."""
     of_partition = "topic = ?1 AND state = ?2 AND partition = ?3"
     cut = {"end": "?4", "cut": "1"}
     connection.update("partitionlets", cut, f'{of_partition} AND "end" > ?4', topic, SEALED, partition, offset)
@@ -285,10 +293,11 @@ def _cut_from(connection: Tables, topic: int, partition: int, offset: Offset, lo
 
 
 def _cut_committed_offsets(connection: Tables, topic: int, partition: int, offset: Offset) -> None:
-    """Groups that had read what is cut, or was lost before, go on at `offset`, where other records follow.
+    """Reset committed offsets behind `offset` to it: those groups have read records that are cut now, or were lost
+    before, and other records follow at `offset`.
 
-    Committed offsets keep their times, which a commit at the new home is later than, one of before the cut is not. Of
-    what epoch the last record below is they cannot say.
+    Committed offsets keep their times: a commit at the new home is later, one from before the cut is not. Their leader
+    epoch becomes -1, since the epoch of the last record below `offset` is not known here.
     """
     connection.update(
         "cursors",
@@ -367,7 +376,7 @@ def _log_start(connection: Tables, topic: int, partition: int) -> Offset:
 
 
 def _put_log_start(connection: Tables, topic: int, partition: int, offset: Offset) -> Offset:
-    """Let records begin at `offset`, or at the first partitionlet behind it where it lies in none; where that is."""
+    """Move the log start to `offset`, or to the next partitionlet if `offset` lies in none; returns the log start."""
     (first,) = connection.execute(
         "SELECT min(first) FROM partitionlets WHERE topic = ? AND state IN (?, ?) AND partition = ? "
         'AND (state = ? OR "end" > ?)',

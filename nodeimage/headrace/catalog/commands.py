@@ -1,4 +1,4 @@
-"""All commands of the catalog, and how one is written and read (command.py)."""
+"""All commands of the catalog, and their encoding (command.py)."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -48,19 +48,19 @@ COMMANDS: Final[Mapping[str, type[CatalogCommand[Any]]]] = MappingProxyType(
         if isinstance(each, type) and issubclass(each, CatalogCommand) and each.__module__ == family.__name__
     }
 )
-"""By the name that stands in the log."""
+"""Command classes by their name in the log."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Union[tuple(COMMANDS.values())])  # noqa: UP007  # known at run time only
 
 
 def encode(command: CatalogCommand[Any]) -> bytes:
-    """The payload of the command's frame. Raises ValueError for text that is not Unicode (lone surrogates)."""
+    """The payload of a command's frame. Raises ValueError for text that is not valid Unicode (lone surrogates)."""
     return _encoder.encode(command)
 
 
 def decode(payload: bytes | memoryview) -> CatalogCommand[Any]:
-    """The command in a frame. Raises NewerFormat if this version does not know it."""
+    """The command in a frame's payload. Raises NewerFormat if this version does not know it."""
     try:
         return cast(CatalogCommand[Any], _decoder.decode(payload))
     except msgspec.DecodeError as error:

@@ -1,7 +1,7 @@
 """Committed offsets of consumer groups: committed, copied from another cluster, deleted, expired.
 
-The group as stored fences commits: the generation is checked here, where commits and rebalances have one order, and
-not only where they arrive.
+The stored group fences commits: the generation is checked here, where commits and rebalances are in one order, and not
+only on arrival at the coordinator.
 """
 
 from collections.abc import Collection
@@ -20,14 +20,15 @@ from headrace.tables.row_checksums import COLUMNS, Tables
 
 COMMITTED_AT = COLUMNS["cursors"].index("committed_at")
 AT_ONCE = 1000
-"""Groups, and committed offsets of theirs, that one ExpireSomeOffsets looks at, at most: some 10 ms. The same for ever,
-as it belongs to the command."""
+"""Limit of groups, and of their committed offsets, that one ExpireSomeOffsets reads: some 10 ms. Must never change, as
+it is part of the command's meaning."""
 SIZES_KEPT = 10_000
+"""Limit of topics whose number and partition count are cached."""
 _NO_MEMBERS = msgspec.msgpack.encode(())
 
 
 class Expired(NamedTuple):
-    """How many committed offsets and groups were forgotten. `after`: where to go on; None: that was all."""
+    """The numbers of committed offsets and groups that were deleted. `after`: where to continue; None: all is done."""
 
     committed_offsets: int
     groups: int
@@ -37,8 +38,9 @@ class Expired(NamedTuple):
 class CommittedOffset(Item, frozen=True):
     """A committed offset; `leader_epoch` -1 if the client gave none.
 
-    `committed_ms`: when another cluster took it, by its clock; -1: now, or not known. `expected`: it is passed over
-    (NONE) unless the one that stands has this offset and this time, -1 and -1 for none; None: whatever stands.
+    `committed_ms`: when another cluster accepted the commit, by that cluster's clock; -1: now, or not known.
+    `expected`: the item is skipped (NONE) unless the stored committed offset has this offset and time, (-1, -1) meaning
+    that there is none; None: no condition.
     """
 
     topic_id: bytes
@@ -53,8 +55,8 @@ class CommittedOffset(Item, frozen=True):
 class CommitOffsets(CatalogCommand[list[Code]], frozen=True, tag="CommitCursors"):
     """Store the offsets of those partitions that exist. One code per item.
 
-    Fenced by the group as stored: a generation >= 0 must be the group's (ILLEGAL_GENERATION) and the member one of its
-    members (UNKNOWN_MEMBER_ID); generation -1 is a consumer outside a group, for a group without members only.
+    Fenced by the stored group: a generation >= 0 must be the group's (ILLEGAL_GENERATION) and the member one of its
+    members (UNKNOWN_MEMBER_ID); generation -1, from a consumer that is no member, requires a group without members.
     """
 
     group: str
@@ -82,15 +84,15 @@ class CommitOffsets(CatalogCommand[list[Code]], frozen=True, tag="CommitCursors"
 
 
 class CopyOffsets(CatalogCommand[list[Code]], frozen=True, tag="CopyCursors"):
-    """Store committed offsets as the home of their topics has them. One code per item.
+    """Store committed offsets from the home of their topics. One code per item.
 
-    For topics whose home is another cluster than `cluster`, which is this one (else POLICY_VIOLATION: the home's
-    commits win). Makes the group where there is none; NON_EMPTY_GROUP for all items where it has members here.
+    Only for topics whose home is another cluster than `cluster`, which is this one (else POLICY_VIOLATION: the home's
+    commits win). Creates the group if there is none; NON_EMPTY_GROUP for all items if it has members here.
 
-    `only_newer`: those are passed over (NONE) that were committed no later than what stands here, by the times that
-    stand with them; or, where the time is not known, that are no higher. `moved`: the home has just moved here, and
-    these are what its former one had: they are taken for topics whose home is here, too. `alive`: the source has the
-    group now, so it counts as changed, and none of its committed offsets expires here meanwhile.
+    `only_newer`: skip items (NONE) that were committed no later than the stored committed offset, by their recorded
+    times; or, if an item's time is not known, whose offset is no higher. `moved`: the home has just moved here, and the
+    items are from the former home, so they are also accepted for topics whose home is here. `alive`: the group exists
+    at the source now, so it counts as changed, and its committed offsets do not expire here meanwhile.
     """
 
     group: str
@@ -149,9 +151,9 @@ class DeleteOffsets(CatalogCommand[list[Code]], frozen=True, tag="DeleteCursors"
 
 
 class ExpireOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireCursors"):
-    """Delete old offsets of groups that have long been empty, then those groups of which nothing is left.
+    """Delete old committed offsets of groups that have been empty for long, and then groups without any left.
 
-    Old are those that were committed before `before`, of groups empty since before then.
+    Deletes offsets committed before `before`, of groups that are empty and unchanged since before then.
     """
 
     before: Millis
@@ -176,13 +178,13 @@ class ExpireSomeOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireSomeCur
 
     before: Millis
     after: tuple[str, int, int] = ("", -1, -1)
-    """A group, and the topic's number and the partition of a committed offset of it: from behind that one on."""
+    """A committed offset's group, topic number and partition; the command continues behind it."""
 
     since: ClassVar[Level] = Level.FENCED
 
     def apply(self, connection: Tables) -> Expired:
         name, *place = self.after
-        page = connection.execute(  # without what groups at work hold of their members, which may be much
+        page = connection.execute(  # without the `members` column, which may be large
             "SELECT name, changed, member_ids FROM groups WHERE name >= ? ORDER BY name LIMIT ?", (name, AT_ONCE)
         ).fetchall()
         committed_offsets: list[tuple[Any, ...]] = []
@@ -215,7 +217,7 @@ class ExpireSomeOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireSomeCur
 
 
 def _counts(connection: Tables, command: CopyOffsets, topic: TopicRow, item: CommittedOffset) -> bool:
-    """Whether it is to be stored, by what stands."""
+    """Whether an item is to be stored, given the committed offset that is stored now."""
     if not command.only_newer and item.expected is None:
         return True
     present = connection.execute(
@@ -257,7 +259,7 @@ def _put(
 
 
 def _has_committed_offsets(connection: Tables, group: str, topic: int, partition: int) -> bool:
-    """Whether some are left of an earlier step, which came up to there."""
+    """Whether a group has committed offsets up to a partition, which an earlier step has left in place."""
     where = '"group" = ? AND (topic, partition) <= (?, ?) LIMIT 1'
     return topic >= 0 and bool(connection.rows("cursors", where, group, topic, partition))
 
@@ -276,7 +278,7 @@ def _fence(group: GroupRow | None, command: CommitOffsets) -> None:
 
 
 def _sizes(connection: Tables, topic_ids: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
-    """(number, partitions) of at least the topics with these ids, of those that exist."""
+    """By topic id, (number, partitions) of at least those of these topics that exist."""
     known = connection.sizes
     if len(known) > SIZES_KEPT:
         known.clear()
@@ -284,7 +286,7 @@ def _sizes(connection: Tables, topic_ids: Collection[bytes]) -> dict[bytes, tupl
     for start in range(0, len(wanted), TOPIC_IDS_AT_ONCE):
         some = wanted[start : start + TOPIC_IDS_AT_ONCE]
         rows = connection.rows("topics", f"topic_id IN ({','.join('?' * len(some))})", *some)
-        # A stream that has no row is being deleted, and a topic of it is gone.
+        # A topic whose stream has no row is being deleted with it, and counts as deleted.
         there = {stream for stream in {row[2] for row in rows} if connection.rows("streams", "number = ?", stream)}
         known.update({row[1]: (row[0], row[4]) for row in rows if row[2] in there})
     return known

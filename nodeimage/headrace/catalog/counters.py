@@ -1,4 +1,4 @@
-"""The counters of the catalog: the next numbers, and what the log has come to."""
+"""The counters of the catalog: next numbers to assign, and states such as the feature level."""
 
 import sqlite3
 
@@ -7,18 +7,18 @@ from headrace.tables.sqlite_errors import TablesDamaged
 
 
 def level_of(connection: sqlite3.Connection) -> int:
-    """The feature level that the log has come to by what is applied."""
+    """The feature level that the applied commands have reached."""
     return counter(connection, "level") or 0
 
 
 def counter(connection: sqlite3.Connection, name: str) -> int | None:
-    """A counter; None: there is none. Reads, and so checks, all of the few: one whose name has changed is none that
-    is not there."""
+    """A counter's value; None if there is none. Reads, and thereby checks, all of the few counters, so that one with a
+    damaged name is not mistaken for a missing one."""
     return dict(connection.execute("SELECT name, value FROM counters")).get(name)
 
 
 def needed_counter(connection: sqlite3.Connection, name: str) -> int:
-    """A counter that there always is. Raises TablesDamaged."""
+    """The value of a counter that always exists. Raises TablesDamaged if it does not."""
     found = counter(connection, name)
     if found is None:
         raise TablesDamaged(f"counters: there is no {name}")
@@ -26,12 +26,12 @@ def needed_counter(connection: sqlite3.Connection, name: str) -> int:
 
 
 def take_numbers(connection: Tables, name: str, count: int) -> int:
-    """The first of `count` numbers that were never given out."""
+    """Assign `count` numbers that were never assigned before; returns the first."""
     first = needed_counter(connection, name)
     connection.update("counters", {"value": "?1"}, "name = ?2", first + count, name)
     return first
 
 
 def raise_counter(connection: Tables, name: str, by: int) -> None:
-    """Pass over that many numbers."""
+    """Skip `by` numbers."""
     connection.update("counters", {"value": "value + ?1"}, "name = ?2", by, name)

@@ -1,13 +1,13 @@
-"""What is left to do of deleted streams and topics, in pieces. Functions are called inside a transaction.
+"""Deletion of the rows of deleted streams and topics, in pieces. Functions are called inside a transaction.
 
-From feature level 1 on a deletion is two things. What is deleted is gone at once for everybody: the row of a stream
-moves from `streams` to `going`, and topics are looked up by way of their stream's row; topics that are deleted while
-their stream stays get the stream 0, which has no row, and stands in `going` too. Then their rows go, `ForgetDeleted`
-after `ForgetDeleted`, of a bounded number each, so that no step holds up the commands behind it for long. Partitionlets
-live until their own rows go: what looks for dead bytes finds them then, and not before.
+From feature level 1 on a deletion has two parts. First the deleted object disappears for everybody at once: the row of
+a stream moves from `streams` to `going`, and topics are looked up through their stream's row; topics that are deleted
+while their stream remains get the stream 0, which has no row in `streams`, but has one in `going`. Then their rows are
+deleted by a series of `ForgetDeleted`, a bounded number each, so that no step delays the commands behind it for long.
+Partitionlets are alive until their own rows are deleted: their bytes count as dead only from then on.
 
-A stream's number is free once nothing of it is left. It is given again when there are no fresh ones, with serials
-behind all that it had, so that no partitionlet has the id of an earlier one.
+A stream's number becomes free once nothing of the stream is left. It is assigned again when there are no fresh numbers,
+with serials above all earlier ones, so that no partitionlet gets the id of an earlier one.
 """
 
 import sqlite3
@@ -22,9 +22,10 @@ from headrace.catalog.selects import json_list
 from headrace.tables.row_checksums import Tables
 
 AT_ONCE: Final = 1000
-"""Rows that one command deletes, about: some 15 ms. The same for ever, as it belongs to the commands."""
+"""Number of rows that one command deletes, approximately: some 15 ms. Must never change, as it is part of the meaning
+of the commands."""
 LOOSE: Final = StreamNumber(0)
-"""The stream of deleted topics whose own stream stays."""
+"""The stream number given to deleted topics whose own stream remains."""
 _PARTS: Final[Mapping[str, str]] = {
     "partitionlets": "topic, state, partition, id",
     "log_starts": "topic, partition",
@@ -34,13 +35,14 @@ _PARTS: Final[Mapping[str, str]] = {
     "cursors": 'topic, "group", partition',
     "topic_access": "topic, permission",
 }
-"""Tables with rows of topics, and the order in which these go: of an index, and on each node the same, though their
-versions of SQLite may choose other plans. Else tables would differ where only some of the rows went."""
+"""Tables with rows of topics, and the order in which the rows of each are deleted: that of an index. The order must be
+the same on all nodes, although their versions of SQLite may choose different plans, or tables would differ after only
+some of the rows were deleted."""
 
 
 class Forgotten(NamedTuple):
-    """So many rows of what was deleted are gone. `ended`: with them a stream is, or all topics that were deleted
-    singly; `more`: there are others."""
+    """The result of a ForgetDeleted: the number of deleted `rows`; `ended`: whether nothing is left of a stream, or of
+    all topics that were deleted singly; `more`: whether other rows are left to delete."""
 
     rows: int
     ended: bool
@@ -48,7 +50,7 @@ class Forgotten(NamedTuple):
 
 
 class ForgetDeleted(CatalogCommand[Forgotten], frozen=True):
-    """Delete the next rows, a bounded number, of streams and topics that were deleted."""
+    """Delete the next rows of deleted streams and topics, a bounded number."""
 
     since: ClassVar[Level] = Level.FENCED
 
@@ -62,7 +64,7 @@ class ForgetDeleted(CatalogCommand[Forgotten], frozen=True):
 
 
 def forget_some_of_stream(connection: Tables, number: StreamNumber) -> tuple[int, bool]:
-    """Delete rows of a stream that is going; (how many, whether nothing is left of it)."""
+    """Delete some rows of a deleted stream; returns their number, and whether nothing of the stream is left."""
     rows = 0
     while rows < AT_ONCE:
         topics = connection.rows("topics", "stream = ? ORDER BY name LIMIT ?", number, (AT_ONCE - rows + 1) // 2)
@@ -75,7 +77,8 @@ def forget_some_of_stream(connection: Tables, number: StreamNumber) -> tuple[int
 
 
 def forget_topics(connection: Tables, numbers: Collection[int], *, most: int) -> tuple[int, bool]:
-    """Delete rows of these topics, `most` or one more for each; (how many, whether that was all). Not counts."""
+    """Delete rows of these topics, `most` rows or one more per topic; returns their number, and whether that was all.
+    Does not change the counts of streams."""
     listed = json_list(sorted(numbers))
     return _forget(connection, connection.rows("topics", "number IN (SELECT value FROM json_each(?))", listed), most)
 
@@ -96,7 +99,7 @@ def _forget(connection: Tables, topics: Sequence[tuple[Any, ...]], most: int) ->
 
 
 def forget_whole_topics(connection: Tables, numbers: Iterable[int]) -> None:
-    """Remove everything of the topics with these numbers, but not their stream's counts."""
+    """Delete all rows of the topics with these numbers. Does not change the counts of their stream."""
     listed = json_list(sorted(numbers))
     for table, column in (
         ("partitionlets", "topic"),
@@ -112,7 +115,7 @@ def forget_whole_topics(connection: Tables, numbers: Iterable[int]) -> None:
 
 
 def hide_topics(connection: Tables, topics: Iterable[int]) -> None:
-    """Have topics be gone for everybody who looks for them; their rows go later."""
+    """Make topics disappear from all look-ups; their rows are deleted later."""
     hidden = {
         "stream": "?1",
         "name": "lower(hex(topic_id))",
@@ -127,15 +130,15 @@ def hide_topics(connection: Tables, topics: Iterable[int]) -> None:
 
 
 def hide_stream(connection: Tables, number: StreamNumber) -> None:
-    """Have a stream be gone for everybody, with all its topics; their rows go later."""
+    """Make a stream disappear from all look-ups, with all its topics; their rows are deleted later."""
     (serial,) = connection.execute("SELECT next_serial FROM streams WHERE number = ?", (number,)).fetchone()
     connection.insert("going", [(number, serial)])
     connection.delete("streams", "number = ?1", number)
 
 
 def ids_still_held(connection: Tables, topic_ids: Sequence[bytes]) -> set[bytes]:
-    """Those ids that deleted topics have still, after an attempt to delete these first: a copy that is made again has
-    its source's id, as the one before."""
+    """Those of these ids that deleted topics still occupy, after an attempt to delete the rest of those topics: a copy
+    that is recreated has its source's id, like the copy before it."""
     if connection.execute("SELECT 1 FROM going LIMIT 1").fetchone() is None:
         return set()
     held: set[bytes] = set()
@@ -153,7 +156,8 @@ def ids_still_held(connection: Tables, topic_ids: Sequence[bytes]) -> set[bytes]
 
 
 def take_free_stream(connection: Tables) -> tuple[StreamNumber, int] | None:
-    """A number that was free for the longest time, and the first serial of its next life; None: there is none."""
+    """Take the number that has been free for longest, with the first serial that its new stream may use; None if no
+    number is free."""
     found = connection.execute(
         "SELECT turn, first, count, next_serial FROM free_streams ORDER BY turn LIMIT 1"
     ).fetchone()
@@ -168,13 +172,13 @@ def take_free_stream(connection: Tables) -> tuple[StreamNumber, int] | None:
 
 
 def free_streams(connection: Tables, first: int, count: int, next_serial: int) -> None:
-    """Nothing is left of these numbers."""
+    """Make `count` stream numbers from `first` on free, to be used again with serials from `next_serial` on."""
     last = connection.execute("SELECT turn FROM free_streams ORDER BY turn DESC LIMIT 1").fetchone()
     connection.insert("free_streams", [(1 if last is None else last[0] + 1, first, count, next_serial)])
 
 
 def in_pieces(connection: sqlite3.Connection) -> bool:
-    """Whether the log has come to the level from which on all replicas delete in pieces."""
+    """Whether the applied commands have reached the feature level from which on all replicas delete in pieces."""
     return level_of(connection) >= Level.FENCED
 
 

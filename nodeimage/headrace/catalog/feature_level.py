@@ -1,4 +1,4 @@
-"""The feature level that the catalog's log has come to."""
+"""The feature level that the catalog's log has reached."""
 
 from typing import ClassVar
 
@@ -10,9 +10,9 @@ from headrace.tables.row_checksums import Tables
 
 
 class RaiseLevel(CatalogCommand[list[Code]], frozen=True):
-    """Behind here the log may hold what belongs to a feature level (headrace.base.levels).
+    """Mark that the log behind this command may contain commands of a feature level (headrace.base.levels).
 
-    Since every replica meets it at the same position, commands may be applied otherwise from there on.
+    As every replica applies this command at the same position, other commands may be applied differently from there on.
     """
 
     level: int

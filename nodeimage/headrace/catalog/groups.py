@@ -1,4 +1,4 @@
-"""Consumer groups as their coordinators have them."""
+"""Consumer groups as stored by their coordinators."""
 
 from typing import ClassVar
 
@@ -17,9 +17,9 @@ GROUP_COLUMNS = len(COLUMNS["groups"])
 
 
 class PutGroup(CatalogCommand[GroupRow], frozen=True):
-    """Store a group as its coordinator has it. A lower generation than the stored one is refused.
+    """Store a group's state as its coordinator has it. A generation lower than the stored one is refused.
 
-    `member_ids` fences commits; `members` is the coordinator's own bytes. An empty `member_ids` is an empty group.
+    `member_ids` fences commits; it is empty for an empty group. `members` are bytes of the coordinator, opaque here.
     """
 
     group: str
@@ -80,13 +80,13 @@ class DeleteGroups(CatalogCommand[list[Code]], frozen=True):
 
 
 def select_group(connection: Tables, name: str) -> GroupRow | None:
-    """The group of that name."""
+    """The group of that name; None if there is none."""
     found = connection.rows("groups", "name = ?", name)
     return group_row(found[0][:GROUP_COLUMNS]) if found else None
 
 
 def store_group(connection: Tables, row: GroupRow) -> None:
-    """Store a group, over the one of that name."""
+    """Store a group, replacing the one of that name."""
     members = msgspec.msgpack.encode(row.member_ids)
     columns = (*row[:5], members, row.members, row.state, Millis(row.changed))
     connection.insert("groups", [columns], upsert=True)

@@ -1,11 +1,12 @@
-"""The homes of topics: raised by command, and which home each partition is settled for (DESIGN section 9).
+"""The homes of topics, raised by commands, and the home that each partition is settled for (DESIGN section 9).
 
-A home is (counter, cluster id), ordered as a tuple. A topic without a stored home is at home in this catalog's cluster
-since it was made; which cluster that is the catalog does not know, so commands that need it carry its id.
+A home is (counter, cluster id), ordered as a tuple. A topic without a stored home has been at home in this catalog's
+cluster since its creation; the catalog does not know its cluster's id, so commands that need the id contain it.
 
-A partition's history says where each home with a counter above 0 begins in it, in rising order of homes, and so of
-offsets; what lies before is the origin's. It is settled for a home once it was rolled for it, or made under it; a
-partition without a row is settled for its topic's first home. Functions are called inside a transaction.
+A partition's history lists the offset at which each home with a counter above 0 begins in it, in rising order of homes,
+and so of offsets; records before the first of them are the origin's. A partition is settled for a home once it was
+rolled for it, or if it was created under it; a partition without a row is settled for its topic's first home. Functions
+are called inside a transaction.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,16 +21,16 @@ from headrace.catalog.selects import select_topics_by_id
 from headrace.tables.row_checksums import Tables
 
 Start = tuple[int, str, Offset]
-"""(counter, cluster, start): from which offset on a partition's records are those of that home."""
+"""(counter, cluster, start): a home, and the offset from which on a partition's records are those of that home."""
 _lists = msgspec.msgpack.Decoder(dict[int, list[HomeStart]])
 
 
 class HomeChange(Item, frozen=True):
-    """A topic's home becomes (counter, cluster).
+    """Change a topic's home to (counter, cluster).
 
-    `lists`: per partition the whole history that its records have once it is settled for that home; in a partition that
-    the home lacks, it begins at 0, as in one that it makes later. None: the home begins in each partition where its
-    records end when it is settled.
+    `lists`: per partition its whole history once it is settled for that home; in a partition that the home does not
+    list the home begins at 0, as in one that is created later. None: the home begins in each partition at the end of
+    its records at the time of settling.
     """
 
     topic_id: bytes
@@ -41,7 +42,7 @@ class HomeChange(Item, frozen=True):
 class SetHome(CatalogCommand[list[Code]], frozen=True):
     """Raise the homes of topics. One code per item.
 
-    FENCED_LEADER_EPOCH where the topic has a higher home; NONE and no change where it has this one. A topic that was
+    FENCED_LEADER_EPOCH if the topic has a higher home; NONE without a change if it has this one. A topic that was
     always at home here has the lowest of all homes.
     """
 
@@ -50,7 +51,7 @@ class SetHome(CatalogCommand[list[Code]], frozen=True):
     def apply(self, connection: Tables) -> list[Code]:
         codes = []
         for item in self.items:
-            topic = select_topics_by_id(connection, [item.topic_id]).get(item.topic_id)  # anew: it may come twice
+            topic = select_topics_by_id(connection, [item.topic_id]).get(item.topic_id)  # a topic may be listed twice
             codes.append(_change_home(connection, topic, item))
         return codes
 
@@ -78,20 +79,21 @@ def settle_new(
 
 
 def decode_lists(lists: bytes) -> dict[int, list[HomeStart]]:
-    """From the `lists` column of pending_homes."""
+    """Decode the `lists` column of pending_homes: the histories by partition."""
     return _lists.decode(lists)
 
 
 def history_in(lists: Mapping[int, Sequence[HomeStart]], partition: int, home: Home) -> Sequence[HomeStart]:
-    """A partition's history under `home`, whose `lists` these are; one that the home lacks begins with it."""
+    """A partition's history under `home`, given the home's `lists`; a partition that they lack begins with `home`."""
     found = lists.get(partition)
     return [HomeStart(*home, Offset(0))] if found is None else found
 
 
 def settle(connection: Tables, topic: TopicRow, partition: int, home: Home, first: Offset) -> HomeStart:
-    """The partition was rolled for `home`, and goes on at `first`; where that home begins in it.
+    """Settle a partition that was rolled for `home` and continues at `first`; returns the home that it is settled for,
+    and where that begins in it.
 
-    A home below the topic's has no records here, before or after: it leaves no trace in the history.
+    A home lower than the topic's present one has no records here, and does not enter the history.
     """
     settled = connection.execute(
         "SELECT counter, cluster FROM settled_homes WHERE topic = ? AND partition = ?", (topic.number, partition)
@@ -122,7 +124,7 @@ def _change_home(connection: Tables, topic: TopicRow | None, item: HomeChange) -
 
 
 def put_pending(connection: Tables, topic: int, lists: Mapping[int, Sequence[Start]] | None) -> None:
-    """Keep the histories that partitions get when they are settled for the home that their topic has now."""
+    """Store the histories that partitions get when they are settled for their topic's present home."""
     connection.delete("pending_homes", "topic = ?1", topic)
     if lists is not None:
         connection.insert("pending_homes", [(topic, msgspec.msgpack.encode(lists))])
@@ -135,7 +137,7 @@ def _go_on(connection: Tables, topic: int, partition: int, home: Home, first: Of
         connection.delete("home_starts", of_partition, topic, partition)
         starts: Iterable[Start] = history_in(decode_lists(pending[0]), partition, home)
     else:
-        # What was adopted of homes whose records did not get here is no part of this history.
+        # Homes that were adopted, but whose records did not arrive here, are no part of this history.
         connection.delete("home_starts", f'{of_partition} AND "offset" > ?3', topic, partition, first)
         starts = [(*home, first)] if home.counter else ()
     _put_starts(connection, topic, [(partition, *start) for start in starts])

@@ -1,4 +1,4 @@
-"""What a link between clusters does, and which topics it copies (DESIGN section 9)."""
+"""The configuration of a link between clusters, and the topics that it copies (DESIGN section 9)."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -7,24 +7,24 @@ import msgspec
 
 
 class LinkConfig(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a link does. It pulls into the stream that it stands in."""
+    """The configuration of a link, which pulls into the stream that it belongs to."""
 
     source: list[str]
-    """host:port of the source's nodes, any of which tells the others."""
+    """host:port of nodes of the source; any one of them is enough to find the others."""
     source_stream: str
     topics: list[str] = msgspec.field(default_factory=lambda: ["*"])
-    """Patterns of names (fnmatch); a topic that any of them matches is copied."""
+    """Patterns of topic names (fnmatch); the link copies topics that match any of them."""
     direction: str = "pull"
-    """"pull", or "both": the source is told to make a link of its own that pulls from here."""
+    """"pull", or "both": the source is requested to create a link of its own that pulls from here."""
     forward_writes: bool = False
     throttle: int = 0
-    """Bytes a second per node; 0 = no limit."""
+    """Limit in bytes per second and node; 0 = no limit."""
     source_cluster: str = ""
-    """The source's cluster id, once it has told it; a source that tells another is refused."""
+    """The source's cluster id, once it is known; a source with another id is refused."""
     bootstrap: list[str] = msgspec.field(default_factory=list)
     """This cluster's addresses as the source reaches them, for "both"."""
     credentials: bytes = b""
-    """Client properties, sealed; empty for none."""
+    """Encrypted client properties; empty for none."""
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:

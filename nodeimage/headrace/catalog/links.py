@@ -1,4 +1,4 @@
-"""Links between clusters: made, altered, paused, deleted (DESIGN section 9)."""
+"""Commands that create, alter, pause and delete links between clusters (DESIGN section 9)."""
 
 from typing import NamedTuple
 
@@ -16,17 +16,18 @@ from headrace.tables.row_checksums import Tables
 
 
 class LinkOutcome(NamedTuple):
-    """`changed` is false if there was nothing to do. Of a deleted link: the row as it was."""
+    """The link's row, for a deleted link as it was. `changed` is false if there was nothing to do."""
 
     link: LinkRow
     changed: bool
 
 
 class PutLink(CatalogCommand[LinkOutcome], frozen=True):
-    """Make (`create`) or alter the link of that name.
+    """Create (`create`) or alter the link of that name.
 
-    A link that has the config already is a success without a change, so a repeat is. Making one whose name another has
-    is refused with INVALID_REQUEST, and so is altering one that there is not, or one of another stream.
+    If the link already has the config, the outcome is a success without a change, as for a repeat. Creating a link
+    whose name is in use is refused with INVALID_REQUEST, and so is altering a link that does not exist, or one of
+    another stream.
     """
 
     name: str
@@ -60,7 +61,7 @@ class PutLink(CatalogCommand[LinkOutcome], frozen=True):
 
 
 class SetLinkState(CatalogCommand[LinkOutcome], frozen=True):
-    """Let a link run, or pause. `state` is RUNNING or PAUSED. INVALID_REQUEST if there is no such link."""
+    """Resume or pause a link: `state` is RUNNING or PAUSED. INVALID_REQUEST if there is no such link."""
 
     name: str
     state: str
@@ -74,10 +75,10 @@ class SetLinkState(CatalogCommand[LinkOutcome], frozen=True):
 
 
 class SetLinkSource(CatalogCommand[LinkOutcome], frozen=True):
-    """Store which cluster a link's source is, which that has told.
+    """Store the cluster id that a link's source has reported.
 
-    Nothing changes where the link knows a cluster already, is another one of that name (`link` is its id), or was given
-    other addresses (`source`) meanwhile. INVALID_REQUEST if there is no such link.
+    Nothing changes if the link has a cluster id already, is another link of that name (`link` is the id of the one
+    meant), or was given other addresses (`source`) meanwhile. INVALID_REQUEST if there is no such link.
     """
 
     name: str
@@ -96,9 +97,9 @@ class SetLinkSource(CatalogCommand[LinkOutcome], frozen=True):
 
 
 class DeleteLink(CatalogCommand[LinkOutcome], frozen=True):
-    """Delete a link; the topics that it made stay what they are. The outcome has the link as it was.
+    """Delete a link; the topics that it created stay as they are. The outcome contains the link as it was.
 
-    INVALID_REQUEST if there is none. (A repeat's submitter gets what the first copy came to.)
+    INVALID_REQUEST if there is none. (The submitter of a repeat gets the outcome of the first copy.)
     """
 
     name: str

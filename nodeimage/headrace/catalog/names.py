@@ -1,8 +1,8 @@
 """Topic names: `/path/of/stream:topic`, its alias `path.of.stream..topic`, and bare names (DESIGN section 7).
 
-Pure functions; knows nothing of which streams exist. The alias is for clients whose libraries refuse `/` and `:`. It
-is unambiguous: path segments hold no dot and topics no `..`, so the first `..` of a name ends the path. A full name
-and its alias have the same length, so that the limit of 249 characters is one limit.
+Pure functions, without knowledge of which streams exist. The alias is for clients whose libraries refuse `/` and `:`.
+It is unambiguous: path segments contain no dot and topics no `..`, so the first `..` of a name ends the path. A full
+name and its alias have the same length, so one limit of 249 characters holds for both.
 """
 
 import re
@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from headrace.base.errors import Code, KafkaError
 
 MAX_LENGTH = 249
-"""Of a full name, and of its alias. Kafka's own limit."""
+"""Limit of the characters of a full name, and of its alias; the same as Kafka's for topic names."""
 DEFAULT_STREAM: Final = "/default"
-"""The stream of bare names, where a listener has no other."""
+"""The stream of bare names at a listener without a default stream of its own."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _SEGMENT = r"[a-zA-Z0-9_-]+"
@@ -23,7 +23,7 @@ _ALIAS_PATH = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
 
 
 class Form(Enum):
-    """The form in which a client names a topic, and in which it is shown to that client."""
+    """The form in which a client names a topic, and in which the topic is shown to that client."""
 
     FULL = "full"
     ALIAS = "alias"
@@ -31,7 +31,7 @@ class Form(Enum):
 
 
 class TopicName(NamedTuple):
-    """A topic's name in parts, with the form in which it was asked for."""
+    """A topic's name in parts, with the form in which the client gave it."""
 
     stream: str
     topic: str
@@ -44,12 +44,12 @@ class TopicName(NamedTuple):
 
 
 def is_bare(name: str) -> bool:
-    """Whether a topic's name says nothing of its stream, so that it means one of the default stream."""
+    """Whether a topic's name lacks a stream, so that it refers to the default stream."""
     return not name.startswith("/") and ".." not in name
 
 
 def split(name: str, default_stream: str) -> TopicName:
-    """The stream and topic that `name` means. Raises KafkaError(INVALID_TOPIC_EXCEPTION) with the reason."""
+    """The stream and topic that `name` refers to. Raises KafkaError(INVALID_TOPIC_EXCEPTION) with the reason."""
     if name.startswith("/"):
         stream, colon, topic = name.partition(":")
         if not colon:
@@ -72,7 +72,7 @@ def split(name: str, default_stream: str) -> TopicName:
 
 
 def full(name: str, default_stream: str) -> str:
-    """The full name that `name` means; one that cannot be as it is."""
+    """The full name of the topic that `name` refers to; an illegal name is returned unchanged."""
     try:
         return split(name, default_stream).full
     except KafkaError:
@@ -80,7 +80,7 @@ def full(name: str, default_stream: str) -> str:
 
 
 def render(name: TopicName, form: Form | None = None) -> str:
-    """The name as text, in `form` or in the form in which it was asked for."""
+    """The name as text, in `form` or else in the form in which the client gave it."""
     match form or name.form:
         case Form.FULL:
             return name.full
@@ -91,7 +91,7 @@ def render(name: TopicName, form: Form | None = None) -> str:
 
 
 def shown(stream: str, topic: str, default_stream: str) -> str:
-    """A topic's name in lists, for clients whose bare names are of `default_stream`."""
+    """A topic's name in lists for clients with that default stream: bare if the topic is in it, else full."""
     return topic if stream == default_stream else f"{stream}:{topic}"
 
 
@@ -101,7 +101,7 @@ def alias(stream: str, topic: str) -> str:
 
 
 def check_stream(path: str) -> str:
-    """`path` itself. Raises KafkaError(INVALID_TOPIC_EXCEPTION) unless it is a stream's path."""
+    """Return `path`. Raises KafkaError(INVALID_TOPIC_EXCEPTION) if it is not a legal stream path."""
     if reason := stream_fault(path):
         shown = path if len(path) <= MAX_LENGTH else path[:MAX_LENGTH] + "…"
         raise KafkaError(Code.INVALID_TOPIC_EXCEPTION, f"{shown!r} is no path for a stream: {reason}")
@@ -118,7 +118,7 @@ def stream_fault(path: str) -> str | None:
 
 
 def fault_in(stream: str, topic: str) -> str | None:
-    """Why a stream cannot have a topic of that name, in one line; None: it can."""
+    """Why a stream cannot have a topic of that name, in one line; None if it can."""
     if reason := _topic_fault(topic):
         return reason
     return (

@@ -1,28 +1,28 @@
-"""The policy of a stream, and changes of it."""
+"""The policy of a stream, and changes to it."""
 
 import msgspec
 
 
 class StreamPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What holds for all topics of a stream, unless a topic's configs say otherwise."""
+    """The settings of all topics of a stream, unless a topic's configs override them."""
 
     ttl_ms: int = 0
     """Time to live of a record; 0 = for ever."""
     retention_bytes: int = -1
-    """Per partition, as Kafka's retention.bytes; -1 = no limit."""
+    """Limit of bytes per partition, as Kafka's retention.bytes; -1 = no limit."""
     default_partitions: int = 1
     auto_create: bool = True
-    """Topics are made on first use."""
+    """Whether topics are created on first use."""
     compression: str = "producer"
     max_message_bytes: int = 1_048_588
     timestamp_type: str = "CreateTime"
     description: str = ""
     volume: str = "default"
-    """Whose containers take the stream's new partitionlets."""
+    """The volume whose containers take the stream's new partitionlets."""
 
 
 class PolicyChanges(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Fields of StreamPolicy to change; None leaves one as it is."""
+    """Fields of StreamPolicy to change; None leaves a field as it is."""
 
     ttl_ms: int | None = None
     retention_bytes: int | None = None

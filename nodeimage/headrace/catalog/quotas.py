@@ -1,4 +1,4 @@
-"""Limits of what users, client ids and addresses may use (Kafka's client quotas, KIP-546)."""
+"""Quotas of users, client ids and addresses (Kafka's client quotas, KIP-546)."""
 
 from typing import ClassVar
 
@@ -9,8 +9,8 @@ from headrace.tables.row_checksums import Tables
 
 
 class Quota(Item, frozen=True):
-    """One limit. `entity`: names by type (`user`, `client-id`, `ip`) as canonical JSON, null being the default of that
-    type. `value` None: there is none any more."""
+    """One limit. `entity`: names by type (`user`, `client-id`, `ip`) as canonical JSON, with null for the default of a
+    type. `value`: None removes the limit."""
 
     entity: str
     key: str
@@ -18,7 +18,7 @@ class Quota(Item, frozen=True):
 
 
 class AlterQuotas(CatalogCommand[list[Code]], frozen=True):
-    """Set and remove limits. One code per item; removing one that there is not is a success."""
+    """Set and remove limits. One code per item; removing a limit that does not exist is a success."""
 
     items: list[Quota]
 

@@ -1,7 +1,7 @@
 """The read side of the catalog: blocking queries on a read-only connection, one connection per thread.
 
-Used through `Catalog.query`, which runs a function of a Reader in a thread, in one read transaction, so that all it
-reads is of one moment. Lists of names, ids and numbers may be of any length.
+Used through `Catalog.query`, which runs a function with a Reader in a thread, in one read transaction, so that all of
+its reads are consistent. Lists of names, ids and numbers may be of any length.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ from headrace.tables.transactions import applied
 
 
 class Reader:
-    """Queries on one connection; of one thread at a time."""
+    """The catalog's queries on one connection; used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(
@@ -33,7 +33,7 @@ class Reader:
         self._connection.execute("PRAGMA cache_size=-2048")
         proofs = Proofs(self._connection)
         self.checks = proofs.checks
-        """Rows are checked as they are read (row_checksums.py), and absences proven: the file has their sums."""
+        """Whether the file has checksums, so that rows are checked when read (row_checksums.py) and absences proven."""
         self.streams = StreamQueries(self._connection, proofs)
         self.topics = TopicQueries(self._connection, proofs, self.streams)
         self.chains = ChainQueries(self._connection, proofs)
@@ -44,11 +44,11 @@ class Reader:
         self.access = AccessQueries(self._connection, proofs, self.streams)
 
     def begin(self) -> None:
-        """Fix the moment that queries see, from the first of them on."""
+        """Begin a read transaction: all queries see the state at the first of them."""
         self._connection.execute("BEGIN")
 
     def end(self) -> None:
-        """Let go of that moment."""
+        """End the read transaction, if there is one."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -57,21 +57,21 @@ class Reader:
         self._connection.close()
 
     def applied(self) -> Position:
-        """The position below which everything is applied in what this sees."""
+        """The position below which all commands are applied in the state that this reader sees."""
         return applied(self._connection)
 
     def level(self) -> int:
-        """The feature level that the log has come to by what is applied."""
+        """The feature level that the applied commands have reached."""
         return level_of(self._connection)
 
     def is_forgetting(self) -> bool:
-        """Whether rows of deleted streams or topics are left."""
+        """Whether any rows of deleted streams or topics are left."""
         return self._connection.execute("SELECT 1 FROM going LIMIT 1").fetchone() is not None
 
     def check_rows(self, table: str, *, after: tuple[object, ...] = (), limit: int = PAGE) -> tuple[object, ...]:
-        """Check the next rows of a table behind a key, in its order; the last one's key, () if there are no more.
+        """Check the next `limit` rows of a table behind the key `after`; returns the last one's key, () at the end.
 
-        Raises sqlite3.DatabaseError where one is damaged.
+        Raises sqlite3.DatabaseError for a damaged row.
         """
         count = KEYS.get(table, 1)
         keys = ", ".join(f'"{column}"' for column in COLUMNS[table][:count])

@@ -1,4 +1,4 @@
-"""Going on after commands of the catalog were lost."""
+"""Continuation of the catalog after commands were lost."""
 
 from headrace.base.errors import Code
 from headrace.catalog.chains import SKIPPED_BITS
@@ -13,8 +13,8 @@ SKIPPED_TOPICS = 1 << 20
 
 
 class SkipNumbers(CatalogCommand[list[Code]], frozen=True):
-    """The catalog was recovered for the `recovered`-th time, and may have lost commands (invariant 15): numbers that
-    they gave away are not given again. Once for each `recovered`."""
+    """Skip the numbers that lost commands may have assigned (invariant 15), after the catalog was recovered for the
+    `recovered`-th time. Has an effect once for each `recovered`."""
 
     recovered: int
 
@@ -35,8 +35,8 @@ class SkipNumbers(CatalogCommand[list[Code]], frozen=True):
 
 
 def _skip_streams(connection: Tables) -> None:
-    """Streams that were lost may have had the next numbers. These are given again like those of deleted streams, with
-    serials that the lost ones had not, as all have that are made from now on."""
+    """Skip the next stream numbers, which lost streams may have had. They become free numbers like those of deleted
+    streams, to be used with serials above those of the lost streams, like all streams created from now on."""
     first = needed_counter(connection, "next_stream")
     serial = counter(connection, "first_serial") or 1
     serial = ((serial >> SKIPPED_BITS) + 1) << SKIPPED_BITS

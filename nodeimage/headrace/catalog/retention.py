@@ -1,7 +1,7 @@
-"""How long and how much a topic keeps: its configs over its stream's policy.
+"""A topic's retention by time and size: its configs, with its stream's policy as the default.
 
-Configs are kept as Kafka clients give them, text by name. Values are checked where requests come in; nothing here
-fails, since what is stored may come from another version.
+Configs are stored as Kafka clients give them, text by name. Values are checked when requests arrive. Nothing here
+raises, since stored values may come from another version.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ CLEANUP_POLICY = "cleanup.policy"
 
 
 def overrides_retention(configs: Mapping[str, str]) -> bool:
-    """Whether the topic may keep its records for another time than its stream says."""
+    """Whether a topic's configs may change its retention from its stream's."""
     return RETENTION_MS in configs or RETENTION_BYTES in configs or CLEANUP_POLICY in configs
 
 
 def retention(policy: StreamPolicy, configs: Mapping[str, str]) -> Retention:
-    """What a topic with `configs` keeps in a stream with `policy`; an unreadable value counts as absent.
+    """The retention of a topic with `configs` in a stream with `policy`; an invalid value counts as absent.
 
-    Kafka's retention.ms=-1 is our 0, for ever, and its 0 our shortest, 1 ms. A topic that is compacted and not also
-    deleted from keeps all: time and size do not limit it.
+    Kafka's retention.ms=-1 becomes 0, for ever, and its 0 becomes the shortest retention, 1 ms. A topic whose
+    cleanup.policy is `compact` without `delete` keeps everything, without limits of time or size.
     """
     cleanup = {part.strip() for part in configs.get(CLEANUP_POLICY, "delete").split(",")}
     if "compact" in cleanup and "delete" not in cleanup:

@@ -1,6 +1,6 @@
-"""What the catalog holds and answers, as plain rows. Knows nothing of SQLite.
+"""The rows of the catalog, as plain tuples. Knows nothing of SQLite.
 
-Rows are named tuples: a listing makes a hundred thousand of them.
+Rows are named tuples because one listing may create a hundred thousand of them.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.policy import StreamPolicy
 
 INTENDED, OPEN, SEALED = 0, 1, 2
-"""States of a partitionlet. A chain is sealed ones, one open, and at most one intended."""
+"""States of a partitionlet. A chain consists of sealed partitionlets, one open, and at most one intended."""
 
 
 class StreamRow(NamedTuple):
@@ -36,10 +36,10 @@ class StreamRow(NamedTuple):
 
 
 class TopicRow(NamedTuple):
-    """A topic. `configs` are its own, over the stream's policy; read it only.
+    """A topic. `configs` are its own configs, which override the stream's policy; do not modify them.
 
-    `home` None: this cluster since it was made. `origin` is the cluster that counter 0 of its homes stands for; empty
-    for this one.
+    `home`: None if it has been this cluster ever since the topic's creation. `origin`: the cluster of the home with
+    counter 0; empty for this cluster.
     """
 
     number: int
@@ -62,8 +62,8 @@ class TopicRow(NamedTuple):
 class PartitionletRow(NamedTuple):
     """A partitionlet of a partition's chain.
 
-    `first` is -1 while intended; `end` (exclusive) is -1 until sealed. `leader_epoch` and `container_epoch` are those
-    at its opening; `epochs` the (leader epoch, first offset) history that its seal carried.
+    `first` is -1 while the partitionlet is intended; `end` (exclusive) is -1 until it is sealed. `leader_epoch` and
+    `container_epoch` are those at its opening; `epochs` is the (leader epoch, first offset) history in its seal.
     """
 
     id: PartitionletId
@@ -77,16 +77,17 @@ class PartitionletRow(NamedTuple):
     state: int
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
     cut: bool = False
-    """It ended later once, and was cut by an edit of the chain: a gap may lie before `end`."""
+    """Whether the partitionlet was cut by an edit of the chain: there may be a gap before `end`."""
 
     @property
     def sealed_epoch(self) -> Epoch:
-        """The container's epoch in which it was sealed."""
+        """The container's epoch in which the partitionlet was sealed."""
         last = self.epochs[-1][0] if self.epochs else self.leader_epoch
         return Epoch(self.container_epoch + last - self.leader_epoch)
 
     def current_leader_epoch(self, container_epoch: Epoch) -> LeaderEpoch:
-        """The partition's leader epoch while this is open, given its container's epoch now (invariant 10)."""
+        """The partition's leader epoch while this partitionlet is open, given its container's present epoch (invariant
+        10)."""
         return LeaderEpoch(self.leader_epoch + container_epoch - self.container_epoch)
 
 
@@ -102,7 +103,7 @@ class Owner(NamedTuple):
 
 
 class HomeStart(NamedTuple):
-    """From which offset on a partition's records are those of a home, for homes with a counter above 0."""
+    """The offset from which on a partition's records are those of a home, for homes with a counter above 0."""
 
     counter: int
     cluster: str
@@ -110,11 +111,11 @@ class HomeStart(NamedTuple):
 
 
 RUNNING, PAUSED = "Running", "Paused"
-"""What a link is told to do."""
+"""The states of a link, as set by users."""
 
 
 class LinkRow(NamedTuple):
-    """A link, which pulls into `stream`. `id` is never given again."""
+    """A link, which pulls into `stream`. `id` is never assigned again."""
 
     id: int
     name: str
@@ -138,7 +139,7 @@ class CommittedOffsetRow(NamedTuple):
 
 
 class GroupRow(NamedTuple):
-    """A consumer group as its coordinator stored it; `members` is the coordinator's own bytes."""
+    """A consumer group as stored by its coordinator; `members` are bytes of the coordinator, opaque to the catalog."""
 
     group: str
     generation: int
@@ -152,7 +153,7 @@ class GroupRow(NamedTuple):
 
 
 class UserRow(NamedTuple):
-    """A user. `groups` are in order."""
+    """A user. `groups` are sorted."""
 
     name: str
     groups: tuple[str, ...]
@@ -160,7 +161,7 @@ class UserRow(NamedTuple):
 
 
 class CredentialRow(NamedTuple):
-    """What proves a user by a mechanism of SCRAM: salted keys (catalog.users)."""
+    """A user's SCRAM credential for one mechanism: salted keys (catalog.users)."""
 
     user: str
     mechanism: str
@@ -174,7 +175,7 @@ class CredentialRow(NamedTuple):
 
 
 class AccessRow(NamedTuple):
-    """An expression. `object` is a stream's path, a topic's full name, a prefix, or empty (catalog.access)."""
+    """An access expression. `object` is a stream's path, a topic's full name, a prefix, or empty (catalog.access)."""
 
     kind: str
     object: str
@@ -192,23 +193,23 @@ class QuotaRow(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """How long and how much: `ttl_ms` 0 = for ever, `bytes` per partition, -1 = no limit."""
+    """Retention by time (`ttl_ms` in milliseconds, 0 = for ever) and size (`bytes` per partition, -1 = no limit)."""
 
     ttl_ms: int
     bytes: int
 
 
 class StreamRetention(NamedTuple):
-    """What retention needs of a stream: its own rule, and the rule of each topic number that has another."""
+    """The retention of a stream, and by topic number the retention of each topic that overrides it."""
 
     rule: Retention
     overrides: Mapping[int, Retention]
 
 
 class Replaced(NamedTuple):
-    """Told to listeners instead of commands: all rows are another replica's now, as applied up to `position`.
+    """Passed to listeners instead of commands: all rows were replaced by another replica's, applied up to `position`.
 
-    Whatever was read before, or is being read while this comes, may be old: drop it.
+    Listeners must drop everything that they have read before, or are reading at that time, since it may be out of date.
     """
 
     position: Position

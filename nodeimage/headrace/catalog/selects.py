@@ -1,4 +1,4 @@
-"""The SELECTs that applying and reading share: from SQL rows to the catalog's rows.
+"""The SELECT statements that both commands and queries use, and the conversion of SQL rows to the catalog's rows.
 
 Lists of any length are passed as one JSON parameter (json_each), so that a statement is compiled once and a call for
 10,000 topics is one statement.
@@ -43,40 +43,40 @@ _strings = msgspec.msgpack.Decoder(tuple[str, ...])
 
 
 def encode_policy(policy: StreamPolicy) -> bytes:
-    """A policy as JSON, for the `policy` column."""
+    """Encode a policy as JSON, for the `policy` column."""
     return msgspec.json.encode(policy)
 
 
 def encode_configs(configs: Mapping[str, str]) -> bytes | None:
-    """Configs as JSON in order of name, for the `configs` column; NULL if there are none."""
+    """Encode configs as JSON in order of name, for the `configs` column; None (NULL) if there are none."""
     return msgspec.json.encode(dict(configs), order="deterministic") if configs else None
 
 
 def encode_link(config: LinkConfig) -> bytes:
-    """A link's config, for the `config` column."""
+    """Encode a link's config, for the `config` column."""
     return msgspec.msgpack.encode(config)
 
 
 def link_row(row: tuple[Any, ...]) -> LinkRow:
-    """From a row of LINK."""
+    """The link in a result row of LINK."""
     id_, name, stream, config, state, created = row
     return LinkRow(id_, name, stream, _link_configs.decode(config), state, created)
 
 
 def select_link(connection: sqlite3.Connection, name: str) -> LinkRow | None:
-    """The link of that name."""
+    """The link of that name; None if there is none."""
     row = connection.execute(f"{LINK} WHERE l.name = ?", (name,)).fetchone()
     return None if row is None else link_row(row)
 
 
 def stream_row(row: tuple[Any, ...]) -> StreamRow:
-    """From a row of STREAM."""
+    """The stream in a result row of STREAM."""
     number, path, policy, created, topics, partitions = row
     return StreamRow(number, path, _policies.decode(policy), created, topics, partitions)
 
 
 def topic_row(row: tuple[Any, ...]) -> TopicRow:
-    """From a row of TOPIC."""
+    """The topic in a result row of TOPIC."""
     number, topic_id, stream, path, name, partitions, configs, created, counter, cluster, origin = row
     held = _NO_CONFIGS if configs is None else _configs.decode(configs)
     if counter is None:
@@ -86,13 +86,13 @@ def topic_row(row: tuple[Any, ...]) -> TopicRow:
 
 
 def partitionlet_row(row: tuple[Any, ...]) -> PartitionletRow:
-    """From a row of PARTITIONLET."""
+    """The partitionlet in a result row of PARTITIONLET."""
     epochs = () if row[9] is None else _epochs.decode(row[9])
     return PartitionletRow._make((*row[:9], epochs, bool(row[10])))
 
 
 def group_row(row: tuple[Any, ...]) -> GroupRow:
-    """From a row of GROUP."""
+    """The group in a result row of GROUP."""
     name, generation, protocol_type, protocol, leader, member_ids, members, state, changed = row
     return GroupRow(
         name,
@@ -108,25 +108,25 @@ def group_row(row: tuple[Any, ...]) -> GroupRow:
 
 
 def user_row(row: tuple[Any, ...]) -> UserRow:
-    """From a row of USER."""
+    """The user in a result row of USER."""
     name, groups, created = row
     return UserRow(name, _strings.decode(groups), created)
 
 
 def select_user(connection: sqlite3.Connection, name: str) -> UserRow | None:
-    """The user of that name."""
+    """The user of that name; None if there is none."""
     row = connection.execute(f"{USER} WHERE name = ?", (name,)).fetchone()
     return None if row is None else user_row(row)
 
 
 def select_stream(connection: sqlite3.Connection, path: str) -> StreamRow | None:
-    """The stream at `path`."""
+    """The stream at `path`; None if there is none."""
     row = connection.execute(f"{STREAM} WHERE path = ?", (path,)).fetchone()
     return None if row is None else stream_row(row)
 
 
 def select_topics_by_id(connection: sqlite3.Connection, topic_ids: Collection[bytes]) -> dict[bytes, TopicRow]:
-    """The topics with these ids, of those that exist."""
+    """The existing topics with these ids, by id."""
     found: dict[bytes, TopicRow] = {}
     wanted = list(topic_ids)
     for start in range(0, len(wanted), TOPIC_IDS_AT_ONCE):
@@ -140,7 +140,7 @@ def select_topics_by_id(connection: sqlite3.Connection, topic_ids: Collection[by
 def select_topics_by_name(
     connection: sqlite3.Connection, stream: StreamNumber, names: Iterable[str]
 ) -> dict[str, TopicRow]:
-    """The topics of a stream with these names, of those that exist."""
+    """The existing topics of a stream with these names, by name. Raises TablesDamaged."""
     wanted = set(names)
     rows = connection.execute(
         f"{TOPIC} WHERE t.stream = ? AND t.name IN (SELECT value FROM json_each(?))", (stream, json_list(wanted))
@@ -162,7 +162,7 @@ def select_open(connection: sqlite3.Connection, topics: Iterable[int]) -> Iterat
 
 
 def select_retired(connection: sqlite3.Connection, containers: Iterable[ContainerId]) -> set[ContainerId]:
-    """Those of these containers that take no partitionlets any more."""
+    """Those of these containers that take no new partitionlets any more."""
     rows = connection.execute(
         "SELECT container FROM retired WHERE container IN (SELECT value FROM json_each(?))",
         (json_list(sorted(set(containers))),),
@@ -171,17 +171,18 @@ def select_retired(connection: sqlite3.Connection, containers: Iterable[Containe
 
 
 def taken_out(container: ContainerId) -> str:
-    """What is said to who places something in a retired container."""
+    """The message of the error for a placement in a retired container."""
     return f"container {container} takes no new partitions any more; try again"
 
 
 def json_list(values: Iterable[object]) -> str:
-    """A list parameter for json_each."""
+    """Encode a list as a parameter for json_each."""
     return json.dumps(list(values))
 
 
 def select_last_topic(connection: sqlite3.Connection, stream: StreamNumber, name: str, where: str) -> str | None:
-    """The name of the last topic up to `name`."""
+    """The name of a stream's last topic up to `name`; None if there is none. `where`: a further condition, followed by
+    AND."""
     row = connection.execute(
         f"SELECT name FROM topics WHERE {where}stream = ? AND name <= ? ORDER BY name DESC LIMIT 1", (stream, name)
     ).fetchone()
@@ -189,5 +190,6 @@ def select_last_topic(connection: sqlite3.Connection, stream: StreamNumber, name
 
 
 def select_going(connection: sqlite3.Connection) -> set[int]:
-    """The streams of which rows are left. Reads, and so checks, all of the few."""
+    """The numbers of deleted streams whose rows are not all deleted yet. Reads, and thereby checks, all of these few
+    rows."""
     return {number for (number,) in connection.execute("SELECT number FROM going")}

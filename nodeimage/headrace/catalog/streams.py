@@ -1,4 +1,4 @@
-"""Streams: made, altered, deleted."""
+"""Commands that create, alter and delete streams."""
 
 import sqlite3
 from typing import ClassVar, NamedTuple
@@ -29,14 +29,14 @@ MAX_SERIAL = 1 << PARTITIONLET_BITS
 
 
 class StreamOutcome(NamedTuple):
-    """`changed` is false if there was nothing to do. Of a deleted stream: the row as it was."""
+    """The stream's row, for a deleted stream as it was. `changed` is false if there was nothing to do."""
 
     stream: StreamRow
     changed: bool
 
 
 class CreateStream(CatalogCommand[StreamOutcome], frozen=True):
-    """Make a stream. One that exists is left as it is, with `changed` false."""
+    """Create a stream. An existing stream is left as it is, with `changed` false."""
 
     path: str
     policy: StreamPolicy
@@ -53,12 +53,12 @@ class CreateStream(CatalogCommand[StreamOutcome], frozen=True):
 
 
 class CreateOwnedStream(CatalogCommand[StreamOutcome], frozen=True):
-    """Make a stream as CreateStream does, with access expressions from the first moment on: its creator's."""
+    """Create a stream as CreateStream does, with its creator's access expressions in place from the first moment on."""
 
     path: str
     policy: StreamPolicy
     access: list[tuple[str, str]]
-    """(permission, expression)."""
+    """Pairs of (permission, expression)."""
     now: Millis
 
     since: ClassVar[Level] = Level.SECURED
@@ -72,7 +72,7 @@ class CreateOwnedStream(CatalogCommand[StreamOutcome], frozen=True):
 
 
 class AlterStream(CatalogCommand[StreamOutcome], frozen=True):
-    """Change the fields of a stream's policy that are given."""
+    """Change those fields of a stream's policy that are given."""
 
     path: str
     changes: PolicyChanges
@@ -88,10 +88,10 @@ class AlterStream(CatalogCommand[StreamOutcome], frozen=True):
 
 
 class DeleteStream(CatalogCommand[StreamOutcome], frozen=True):
-    """Delete a stream, with its topics and links if forced.
+    """Delete a stream; with `force` also its topics and links.
 
-    Refused with POLICY_VIOLATION while the stream has topics or links, unless `force`. From level 1 on the rows of its
-    topics go with `ForgetDeleted`.
+    Refused with POLICY_VIOLATION while the stream has topics or links, unless `force` is set. From level 1 on the rows
+    of its topics are deleted by `ForgetDeleted`.
     """
 
     path: str
@@ -116,7 +116,7 @@ class DeleteStream(CatalogCommand[StreamOutcome], frozen=True):
         forget_stream_access(connection, stream.number)
         if in_pieces(connection):
             hide_stream(connection, stream.number)
-            forget_some_of_stream(connection, stream.number)  # of a small one nothing is left at once
+            forget_some_of_stream(connection, stream.number)  # which is all of a small stream
         else:
             numbers = [
                 row[0] for row in connection.execute("SELECT number FROM topics WHERE stream = ?", (stream.number,))
@@ -127,7 +127,7 @@ class DeleteStream(CatalogCommand[StreamOutcome], frozen=True):
 
 
 def require_stream(connection: sqlite3.Connection, path: str) -> StreamRow:
-    """The stream. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    """The stream at `path`. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if there is none."""
     stream = select_stream(connection, path)
     if stream is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
@@ -135,7 +135,7 @@ def require_stream(connection: sqlite3.Connection, path: str) -> StreamRow:
 
 
 def _take_stream(connection: Tables) -> tuple[int, int]:
-    """A number that no stream has, and the first serial of its partitionlets. Raises KafkaError."""
+    """Take a number that no stream has, with the first serial for its partitionlets. Raises KafkaError."""
     recovered = counter(connection, "first_serial") or 1
     if needed_counter(connection, "next_stream") <= MAX_STREAM_NUMBER:
         return take_numbers(connection, "next_stream", 1), recovered
@@ -147,8 +147,8 @@ def _take_stream(connection: Tables) -> tuple[int, int]:
 
 
 def take_serials(connection: Tables, stream: StreamNumber, count: int, *, topics: int = 0, partitions: int = 0) -> int:
-    """The first of `count` new partitionlet serials; the stream has so many topics and partitions more. Raises
-    KafkaError(POLICY_VIOLATION) when its serials are used up."""
+    """Take `count` new partitionlet serials of a stream, and add to its counts of topics and partitions; returns the
+    first serial. Raises KafkaError(POLICY_VIOLATION) if the stream's serials are used up."""
     (first,) = connection.execute("SELECT next_serial FROM streams WHERE number = ?", (stream,)).fetchone()
     if first + count > MAX_SERIAL:
         raise KafkaError(

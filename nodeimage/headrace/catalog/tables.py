@@ -1,4 +1,4 @@
-"""The catalog's SQLite file: its schema, how it is opened, and that commands change it.
+"""The catalog's SQLite file: its schema, opening and upgrading it, and applying commands to it.
 
     counters       name -> value: `applied` (the position below which all commands are applied), the next numbers; from
                    format 4 on, `totals` of the rows' checksums with the former (row_checksums.py)
@@ -7,17 +7,17 @@
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
     log_starts     only where above 0
     groups, cursors
-    going          deleted streams of which rows are left (0: topics that were deleted singly), see deletions.py
-    free_streams   runs of stream numbers that may be given again, with their next serials
-    retired        containers that take no partitionlets any more
+    going          deleted streams with rows still to delete (0: topics that were deleted singly), see deletions.py
+    free_streams   runs of stream numbers that may be assigned again, with their next serials
+    retired        containers that take no new partitionlets any more
     links          id, name, stream, config, state
     home_starts    the history of each partition: where each home with a counter above 0 begins
-    settled_homes  the home that a partition was last rolled for; none: the topic's first
+    settled_homes  the home that a partition was last rolled for; without a row: the topic's first home
     pending_homes  per topic the histories that its partitions get when they are settled for its home
-    users          names and their groups; credentials: how each proves who he is (users.py)
-    access         who may do what: expressions on the cluster, path prefixes, streams, groups; topic_access: on topics
+    users          names and their groups; credentials: the users' SCRAM credentials (users.py)
+    access         access expressions on the cluster, path prefixes, streams, groups; topic_access: on topics
     quotas         limits of users, client ids and addresses
-    deaths         this node's own count of what lost records, see tables/deaths.py
+    deaths         this node's own record of partitionlets that lost records, see tables/deaths.py
 
 A deleted topic's partitionlets leave the table: one is alive while its row exists and its log start lies below its
 end. `apply` is deterministic: the same commands in the same order give the same rows and outcomes everywhere. The
@@ -43,11 +43,11 @@ from headrace.tables.transactions import applied
 log = structlog.get_logger(__name__)
 
 UNSUMMED_FORMAT = 3
-"""The newest without checksums of rows. Files come from it to FORMAT only where the cluster's feature level lets rows
-have some."""
+"""The newest format without checksums of rows. Files are upgraded from it to FORMAT only once the cluster's feature
+level permits checksums."""
 
 WAL_BYTES = 16 << 20
-"""Of the write-ahead log, above which it is cut, be there readers or not."""
+"""Bytes above which the write-ahead log is cut, whether there are readers or not."""
 _BUSY_S = 30
 
 _RETIRED = "CREATE TABLE retired(container INTEGER PRIMARY KEY);"
@@ -108,8 +108,9 @@ CREATE TABLE IF NOT EXISTS main.free_streams(
   turn INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, next_serial INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS main.free_streams_by_number ON free_streams(first);
 """
-"""Of feature level 1: empty until the log has come to it, so versions that do not know them are not in their way. A
-file whose rows have sums has them. `main`: a connection that checks rows has views with the tables' names."""
+"""The tables of feature level 1. They are empty until the log reaches that level, so they do not disturb versions that
+do not know them. A file whose rows have checksums has them already. `main` is needed since a connection that checks
+rows has views with the tables' names."""
 _LATER = """
 CREATE TABLE IF NOT EXISTS main.users(
   name TEXT PRIMARY KEY, groups BLOB NOT NULL, created INTEGER NOT NULL{sum}) WITHOUT ROWID;
@@ -125,31 +126,31 @@ CREATE TABLE IF NOT EXISTS main.topic_access(
 CREATE TABLE IF NOT EXISTS main.quotas(
   entity TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL{sum}, PRIMARY KEY(entity, key)) WITHOUT ROWID;
 """
-"""Of feature level 2, in the same way; but a file whose rows have sums may lack them."""
+"""The tables of feature level 2, also empty until then; but a file whose rows have checksums may lack them."""
 _INDEXES = """
 CREATE INDEX IF NOT EXISTS main.partitionlets_by_container ON partitionlets(container, state);
 CREATE INDEX IF NOT EXISTS main.partitionlets_intended ON partitionlets(id) WHERE first < 0;
 CREATE INDEX IF NOT EXISTS main.topics_moved ON topics(number) WHERE home_counter > 0;
 """
-"""Versions that know nothing of them keep them all the same, as SQLite does, so they are no other format: tables of
-0.1.0 get them when they are opened, at some 2 s for a million partitionlets.
+"""Indexes that were added without a new format, since SQLite maintains them in versions that do not know them, too.
+Tables of 0.1.0 get them when they are opened, at some 2 s for a million partitionlets.
 
-Not `WHERE state = 0`: a partial index by a column that statements compare with a parameter has SQLite compile these
-anew at each execution, as the parameter may make the index fit."""
+The condition is not `WHERE state = 0`: with a partial index on a column that statements compare with a parameter,
+SQLite recompiles these statements at each execution, as the parameter may make the index usable."""
 
 _UPGRADES = {1: _RETIRED, 2: _LINKS}
-"""From a format to the next."""
+"""By format, the statements that upgrade it to the next format."""
 
 
 FILLED_AT_ONCE = 50
-"""Pieces of rows that get their checksums before the tables are used: at most a second of work."""
+"""Number of pieces of rows that get checksums before the tables are used: at most a second of work."""
 
 
 def open_tables(path: Path, *, sums: bool = True) -> Tables:
-    """A connection that may apply commands; makes the file where there is none. One thread at a time.
+    """Open a connection that can apply commands, to be used by one thread at a time; creates the file if it is missing.
 
-    `sums`: rows get checksums; else they have some only where the file has them already. Raises FolderRefused for a
-    newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
+    `sums`: whether to add checksums to rows; without it rows have checksums only if the file has them already. Raises
+    FolderRefused for a newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
     """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S, factory=Tables)
     connection.wal = WalBound(connection, path, most_bytes=WAL_BYTES, busy_ms=_BUSY_S * 1000)
@@ -181,8 +182,8 @@ def open_tables(path: Path, *, sums: bool = True) -> Tables:
 
 
 def bring_up(connection: Tables, *, sums: bool) -> None:
-    """Bring tables of an older format up to this one, and make the tables and indexes that they lack. Rows that are
-    there already get their checksums piece by piece (`Tables.fill_some`), the first of them at once: few are all."""
+    """Upgrade tables of an older format to this one, and create missing tables and indexes. Existing rows get their
+    checksums piece by piece (`Tables.fill_some`): the first pieces at once, which is all of a small catalog."""
     summed = is_summed(connection)
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found < UNSUMMED_FORMAT:
@@ -194,7 +195,7 @@ def bring_up(connection: Tables, *, sums: bool) -> None:
     for index in filter(None, map(str.strip, _INDEXES.split(";"))):
         try:
             connection.execute(index)
-        except sqlite3.OperationalError as error:  # a full disk, say: what it is for takes longer, and it comes later
+        except sqlite3.OperationalError as error:  # such as a full disk: queries are slower until a later opening
             if is_damage(error):
                 raise
             log.warning("catalog_index_not_made", error=str(error))
@@ -208,7 +209,7 @@ def bring_up(connection: Tables, *, sums: bool) -> None:
 
 
 def _add_later(connection: Tables, *, summed: bool) -> None:
-    """Make the tables that a file of an older version lacks. Raises TablesDamaged where it had them."""
+    """Create the tables that a file of an older version lacks. Raises TablesDamaged if the file had them before."""
     there = {name for (name,) in connection.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'")}
     missing = [table for table in LATER if table not in there]
     if not missing:
@@ -221,14 +222,14 @@ def _add_later(connection: Tables, *, summed: bool) -> None:
 
 
 class CatalogSchema:
-    """The catalog's, of which there is one."""
+    """The schema of the catalog's tables (tables.schema.Schema)."""
 
     decode = staticmethod(decode)
     open = staticmethod(open_tables)
     bring_up = staticmethod(bring_up)
 
     def apply(self, connection: Tables, command: object) -> object:
-        """Change rows by a command; its outcome."""
+        """Apply a command to the rows, and return its outcome."""
         command = cast(CatalogCommand[object], command)
         if command.changes_topics:
             connection.sizes.clear()

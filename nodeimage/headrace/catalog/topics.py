@@ -1,4 +1,4 @@
-"""Topics: made, altered, deleted, and given more partitions."""
+"""Commands that create, alter and delete topics, and add partitions to them."""
 
 import sqlite3
 from collections import Counter
@@ -37,7 +37,8 @@ from headrace.tables.row_checksums import Parameters, Tables
 
 
 class TopicOutcome(NamedTuple):
-    """Of one topic. `topic` is None if there is none; `partitionlets` are the open ones made, or gone with it."""
+    """The outcome for one topic. `topic`: None if there is none; `partitionlets`: the open ones that were created, or
+    deleted with the topic."""
 
     code: Code
     message: str = ""
@@ -46,10 +47,11 @@ class TopicOutcome(NamedTuple):
 
 
 class NewTopic(Item, frozen=True):
-    """A topic to make. `stream` is a path; one container id per partition, in order.
+    """A topic to create. `stream` is a path; `container_ids` and `container_epochs` have one entry per partition, in
+    order.
 
-    With `home` it is a copy, settled for that home: `origin` is the cluster that counter 0 stands for, `histories` are
-    (partition, counter, cluster, start). The home is the source's, the records come later.
+    With `home` the topic is a copy, settled for that home: `origin` is the cluster of the home with counter 0,
+    `histories` are (partition, counter, cluster, start). The home is the source's; the records are copied later.
     """
 
     stream: str
@@ -65,10 +67,11 @@ class NewTopic(Item, frozen=True):
 
 
 class CreateTopics(CatalogCommand[list[TopicOutcome]], frozen=True):
-    """Make each topic that can be made.
+    """Create each topic that can be created.
 
-    One outcome per item; TOPIC_ALREADY_EXISTS carries the topic that exists. A topic of that name that has the item's
-    topic id was made by an earlier copy: that is a success, with the partitionlets that are open now.
+    One outcome per item; with TOPIC_ALREADY_EXISTS it contains the existing topic. A topic of that name that has the
+    item's topic id was created by an earlier copy of the command: that is a success, with the partitionlets that are
+    open now.
     """
 
     items: list[NewTopic]
@@ -133,8 +136,8 @@ class CreateTopics(CatalogCommand[list[TopicOutcome]], frozen=True):
 class DeleteTopics(CatalogCommand[list[TopicOutcome]], frozen=True):
     """Delete topics with their chains, log starts and committed offsets.
 
-    One outcome per id, with the rows that are gone; a second mention of one is unknown. A repeat finds
-    UNKNOWN_TOPIC_ID; its submitter gets what the first copy came to.
+    One outcome per id, with the deleted rows; for a topic listed twice the second outcome is UNKNOWN_TOPIC_ID. Applying
+    a repeat yields UNKNOWN_TOPIC_ID, but its submitter gets the outcome of the first copy.
     """
 
     topic_ids: list[bytes]
@@ -165,14 +168,14 @@ class DeleteTopics(CatalogCommand[list[TopicOutcome]], frozen=True):
 
 
 class CreatePartitions(CatalogCommand[TopicOutcome], frozen=True):
-    """Add partitions, so that the topic has `count`; the number only rises. The outcome has the new partitionlets.
+    """Add partitions to a topic, up to `count`; the number only rises. The outcome contains the new partitionlets.
 
-    Where the topic has `count` partitions, and the last are open in these containers, an earlier copy made them: that
-    is a success, with their rows.
+    If the topic has `count` partitions already, and the last ones are open in these containers, an earlier copy of the
+    command created them: that is a success, with their rows.
 
-    The new ones are settled for the topic's home: their `histories` are as in NewTopic, or begin with that home (None).
-    Refused with OPERATION_NOT_ATTEMPTED where that is not `home`, to which the histories belong, counter 0 being that
-    of a topic that was never moved; None: whatever it is.
+    The new partitions are settled for the topic's home: their `histories` are as in NewTopic, or begin with that home
+    (None). Refused with OPERATION_NOT_ATTEMPTED if the topic's home is not `home`, to which the histories belong
+    (counter 0: a topic whose home was never moved); `home` None: any home.
     """
 
     topic_id: bytes
@@ -218,7 +221,8 @@ class CreatePartitions(CatalogCommand[TopicOutcome], frozen=True):
 class AlterTopic(CatalogCommand[TopicOutcome], frozen=True):
     """Set and remove a topic's configs. Values were checked before the command was written.
 
-    Refused with OPERATION_NOT_ATTEMPTED where they are not `expected`, what the change was made from; None: whatever.
+    Refused with OPERATION_NOT_ATTEMPTED unless the present configs are `expected`, on which the change is based; None:
+    no condition.
     """
 
     topic_id: bytes
@@ -247,9 +251,10 @@ class AlterTopic(CatalogCommand[TopicOutcome], frozen=True):
 def check_new_topics(
     connection: sqlite3.Connection, items: Sequence[NewTopic], held: Collection[bytes] = ()
 ) -> list[TopicOutcome | None]:
-    """Per item the refusal that creating it would meet, or the topic that an earlier copy made, or None. Reads only.
+    """Check topics without creating them. Returns per item its refusal, or the topic that an earlier copy of the
+    command created, or None if it can be created.
 
-    `held`: topic ids that cannot be given yet.
+    `held`: topic ids that cannot be used yet.
     """
     names_of: dict[str, list[str]] = {}
     for item in items:
@@ -288,7 +293,7 @@ def check_new_topics(
 
 
 def require_topic(connection: sqlite3.Connection, topic_id: bytes) -> TopicRow:
-    """The topic. Raises KafkaError(UNKNOWN_TOPIC_ID)."""
+    """The topic with that id. Raises KafkaError(UNKNOWN_TOPIC_ID) if there is none."""
     topic = select_topics_by_id(connection, [topic_id]).get(topic_id)
     if topic is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_ID, "no topic has this id; it may have been deleted")
@@ -296,7 +301,7 @@ def require_topic(connection: sqlite3.Connection, topic_id: bytes) -> TopicRow:
 
 
 def _open_of(connection: Tables, topics: Iterable[int]) -> dict[int, list[PartitionletRow]]:
-    """By topic number, its open partitionlets in order of partition."""
+    """By topic number, the open partitionlets in order of partition."""
     found: dict[int, list[PartitionletRow]] = {}
     for row in select_open(connection, topics):
         found.setdefault(row.topic, []).append(row)
@@ -304,7 +309,8 @@ def _open_of(connection: Tables, topics: Iterable[int]) -> dict[int, list[Partit
 
 
 def _made_before(connection: Tables, topic: TopicRow, command: CreatePartitions) -> tuple[PartitionletRow, ...]:
-    """The partitionlets that an earlier copy of the command made; none if it was not this command that made them."""
+    """The partitionlets that an earlier copy of the command created; empty if the last ones are not from this
+    command."""
     places = list(zip(command.container_ids, command.container_epochs, strict=False))
     made = _open_of(connection, [topic.number])[topic.number][-len(places) :] if places else []
     return tuple(made) if [(row.container, row.container_epoch) for row in made] == places else ()
@@ -313,7 +319,7 @@ def _made_before(connection: Tables, topic: TopicRow, command: CreatePartitions)
 def _open_partitionlets(
     topic: TopicRow, *, first: int, containers: Sequence[ContainerId], epochs: Sequence[Epoch], serial: int
 ) -> tuple[PartitionletRow, ...]:
-    """The first partitionlets of partitions `first` and up, open at offset 0 and leader epoch 0."""
+    """The first partitionlets of the partitions from `first` on, open at offset 0 and leader epoch 0."""
     return tuple(
         PartitionletRow(
             id=partitionlet_id(stream=topic.stream_number, serial=serial + index),
@@ -350,7 +356,7 @@ def _place_fault(item: NewTopic, retired: set[ContainerId]) -> TopicOutcome | No
 
 
 def _partitionlet_columns(row: PartitionletRow) -> Parameters:
-    """Of one that is not sealed."""
+    """The columns of a partitionlet that is not sealed."""
     return (*row[:9], None, None)
 
 

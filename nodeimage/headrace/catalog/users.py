@@ -1,7 +1,7 @@
-"""Users: their groups, and by what each proves who he is.
+"""Users: their groups, and their credentials.
 
-A credential is what SCRAM's server needs (RFC 5802): salted keys, from which the password cannot be had. A user without
-one can prove who he is by a certificate alone.
+A credential is what a SCRAM server needs (RFC 5802): salted keys, from which the password cannot be derived. A user
+without a credential can authenticate only by a certificate.
 """
 
 from typing import ClassVar, NamedTuple
@@ -18,17 +18,17 @@ from headrace.tables.row_checksums import Tables
 
 
 class UserOutcome(NamedTuple):
-    """`changed` is false if there was nothing to do. Of a deleted user: the row as it was."""
+    """The user's row, for a deleted user as it was. `changed` is false if there was nothing to do."""
 
     user: UserRow
     changed: bool
 
 
 class PutUser(CatalogCommand[UserOutcome], frozen=True):
-    """Make (`create`) or alter the user of that name.
+    """Create (`create`) or alter the user of that name.
 
-    One that has these groups already is a success without a change, so a repeat is. Making one that exists with other
-    groups is refused with DUPLICATE_RESOURCE, altering one that there is not with RESOURCE_NOT_FOUND.
+    If the user has these groups already, the outcome is a success without a change, as for a repeat. Creating a user
+    that exists with other groups is refused with DUPLICATE_RESOURCE, altering a missing one with RESOURCE_NOT_FOUND.
     """
 
     name: str
@@ -57,8 +57,8 @@ class PutUser(CatalogCommand[UserOutcome], frozen=True):
 class DeleteUser(CatalogCommand[UserOutcome], frozen=True):
     """Delete a user with his credentials. RESOURCE_NOT_FOUND if there is none.
 
-    Expressions and quotas that name him stay: who makes a user of that name again gives him what they say. (A repeat's
-    submitter gets what the first copy came to.)
+    Access expressions and quotas that name the user stay, and apply again if a user of that name is recreated. (The
+    submitter of a repeat gets the outcome of the first copy.)
     """
 
     name: str
@@ -76,7 +76,7 @@ class DeleteUser(CatalogCommand[UserOutcome], frozen=True):
 
 
 class Credential(Item, frozen=True):
-    """What proves a user by one mechanism, SCRAM-SHA-256 or SCRAM-SHA-512."""
+    """A user's credential for one mechanism, SCRAM-SHA-256 or SCRAM-SHA-512."""
 
     user: str
     mechanism: str
@@ -90,14 +90,14 @@ class Credential(Item, frozen=True):
 
 
 class AlterCredentials(CatalogCommand[list[Code]], frozen=True):
-    """Set and delete credentials. One code per item, deletions first; RESOURCE_NOT_FOUND where there is none to delete.
+    """Set and delete credentials. One code per item, deletions first; RESOURCE_NOT_FOUND if there is nothing to delete.
 
-    Setting one of a user that there is not makes the user, without groups, as Kafka's tools expect; with
-    `only_existing` it is refused with RESOURCE_NOT_FOUND, so that who is deleted does not come back by a new password.
+    Setting a credential of a missing user creates the user, without groups, as Kafka's tools expect; with
+    `only_existing` it is refused with RESOURCE_NOT_FOUND, so that a new password does not bring a deleted user back.
     """
 
     deletions: list[tuple[str, str]]
-    """(user, mechanism)."""
+    """Pairs of (user, mechanism)."""
     upserts: list[Credential]
     now: Millis
     only_existing: bool = False

@@ -1,1 +1,1 @@
-"""What the catalog answers, by family. Each row is checked as it is read, and each absence proven (proofs.py)."""
+"""The catalog's queries, by family. Each row is checked as it is read, and each absence is proven (proofs.py)."""

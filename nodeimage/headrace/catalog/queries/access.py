@@ -12,7 +12,7 @@ from headrace.catalog.selects import json_list
 
 
 class AccessQueries:
-    """On one connection; of one thread at a time."""
+    """Queries of access expressions on one connection; used by one thread at a time."""
 
     def __init__(self, connection: sqlite3.Connection, proofs: Proofs, streams: StreamQueries) -> None:
         self._connection = connection
@@ -24,13 +24,13 @@ class AccessQueries:
         return bool(counter(self._connection, "secured"))
 
     def all(self) -> list[AccessRow]:
-        """Every expression, those on topics last."""
+        """All expressions, those on topics last."""
         found: list[AccessRow] = []
         for row in self._connection.execute("SELECT kind, object, permission, expression FROM access").fetchall():
             kind, named, permission, expression = row
             if kind == STREAM:
                 stream = self._streams.by_number(StreamNumber(int(named)))
-                if stream is None:  # proven; a deleted stream leaves none, so this does not happen
+                if stream is None:  # never happens: the absence is proven, and a deleted stream has no expressions
                     continue
                 named = stream.path
             found.append(AccessRow(kind, named, permission, expression))

@@ -14,11 +14,11 @@ from headrace.catalog.selects import PARTITIONLET, json_list, partitionlet_row, 
 from headrace.tables.sqlite_errors import TablesDamaged
 
 _CHAINS = ("topic", "state", "partition")
-"""Of the index of that name."""
+"""The columns of the index `chains`."""
 
 
 class ChainQueries:
-    """On one connection; of one thread at a time."""
+    """Queries of partitionlets on one connection; used by one thread at a time."""
 
     def __init__(self, connection: sqlite3.Connection, proofs: Proofs) -> None:
         self._connection = connection
@@ -40,13 +40,14 @@ class ChainQueries:
             partitions: dict[int, int] = dict(rows.fetchall())
             for topic in topics:
                 count = len(found.get(topic, ()))
-                # Each partition has one; others have those alone whose rows are being deleted.
+                # Each partition has one open partitionlet; the count differs only while a topic's rows are deleted.
                 if count != partitions.get(topic):
                     self._proofs.count(count, "partitionlets", _CHAINS, (topic, OPEN, 0), (topic, OPEN, NEVER), "id")
         return found
 
     def chain(self, topic: int, partition: int | None = None) -> list[PartitionletRow]:
-        """Partitionlets of a topic's number in order of (partition, id), the intended ones too."""
+        """The partitionlets of a topic (by number), or of one partition, in order of (partition, id), including
+        intended ones."""
         where = "p.topic = ?" if partition is None else "p.topic = ? AND p.state IN (0, 1, 2) AND p.partition = ?"
         rows = self._connection.execute(
             f"{PARTITIONLET} WHERE {where} ORDER BY p.partition, p.id",
@@ -60,14 +61,14 @@ class ChainQueries:
             self._proofs.absence.prove_start("partitionlets", _CHAINS[:1], (topic,))
             self._proofs.absence.prove_last("partitionlets", (*_CHAINS, "id"), topic, max(places, default=None))
         elif self._proofs.checks and partition is not None and not _is_complete(found):
-            # What has not begun holds nothing.
+            # Intended partitionlets hold no records, so their absence needs no proof.
             states = (SEALED,) if any(row.state == OPEN for row in found) else (SEALED, OPEN)
             for state in states:
                 self._prove_chain((topic, state, partition), [row.id for row in found if row.state == state])
         return found
 
     def _prove_chain(self, place: tuple[int, int, int], ids: list[PartitionletId]) -> None:
-        """These are a partition's partitionlets in a state."""
+        """Prove that these are all partitionlets of a partition in one state; `place`: topic, state, partition."""
         last = self._connection.execute(
             "SELECT id FROM partitionlets WHERE topic = ? AND state = ? AND partition = ? ORDER BY id DESC LIMIT 1",
             place,
@@ -78,7 +79,7 @@ class ChainQueries:
         self._proofs.absence.prove_end("partitionlets", _CHAINS, place)
 
     def of_stream(self, stream: StreamNumber, *, after: PartitionletId, limit: int = PAGE) -> list[PartitionletRow]:
-        """A page of a stream's partitionlets, those behind `after`, in order of id, the intended ones too."""
+        """A page of a stream's partitionlets behind `after`, in order of id, including intended ones."""
         first = partitionlet_id(stream=stream, serial=0)
         end = partitionlet_id(stream=StreamNumber(stream + 1), serial=0)
         start = max(first - 1, after)
@@ -95,7 +96,7 @@ class ChainQueries:
         return found
 
     def log_starts(self, topics: Iterable[int]) -> dict[tuple[int, int], Offset]:
-        """(topic number, partition) -> log start, of these topics' partitions where it is above 0."""
+        """(topic number, partition) -> log start, for those of these topics' partitions whose log start is above 0."""
         topics = set(topics)
         self._proofs.of_topics("log_starts", topics)
         rows = self._connection.execute(
@@ -105,8 +106,8 @@ class ChainQueries:
         return {(topic, partition): Offset(offset) for topic, partition, offset in rows}
 
     def intended(self) -> list[PartitionletRow]:
-        """Every partitionlet of a roll that is not over."""
-        # An index is of these alone: they have not begun, so they have no first offset.
+        """The intended partitionlets of all rolls that are not over."""
+        # There is an index of these alone, by their missing first offset.
         rows = self._connection.execute(f"{PARTITIONLET} WHERE p.first < 0 ORDER BY p.id")
         found = list(map(partitionlet_row, rows))
         if any(row.first >= 0 for row in found) or len({row.id for row in found}) < len(found):
@@ -117,12 +118,12 @@ class ChainQueries:
     def open_in(
         self, container: ContainerId, *, before: int = NEVER, after: int = 0, limit: int = PAGE
     ) -> list[PartitionletRow]:
-        """A page of the open partitionlets of a container, by id. `before`: those alone that were opened before that
-        epoch of the container."""
+        """A page of the open partitionlets of a container, in order of id. `before`: only those that were opened before
+        that epoch of the container."""
         return self._in_container(container, OPEN, after, limit, before=before)
 
     def sealed_in(self, container: ContainerId, *, after: int = 0, limit: int = PAGE) -> list[PartitionletRow]:
-        """A page of the sealed partitionlets of a container, by id."""
+        """A page of the sealed partitionlets of a container, in order of id."""
         return self._in_container(container, SEALED, after, limit, before=NEVER)
 
     def _in_container(
@@ -136,7 +137,7 @@ class ChainQueries:
             self._proofs.absence.prove_start("partitionlets", ("container", "state", "id"), (*place, after))
         while len(kept) < limit:
             wanted = limit - len(kept) + 1
-            # From `after` itself on, which is there, or was: a search that finds it was not led astray.
+            # The search begins at `after` itself, which exists or existed: if it is found, the search was not misled.
             rows = self._connection.execute(
                 f"{PARTITIONLET} WHERE p.container = ? AND p.state = ? AND p.id >= ? ORDER BY p.id LIMIT ?",
                 (*place, after, wanted),
@@ -159,7 +160,8 @@ class ChainQueries:
         return kept[:limit]
 
     def _prove_in_container(self, place: tuple[int, int], after: int, found: list[int], *, is_last: bool) -> None:
-        """These are the first of the container's partitionlets in that state from `after` on, or all of them."""
+        """Prove that these are the first of a container's partitionlets in one state from `after` on, or all of them
+        (`is_last`); `place`: container, state."""
         rows = self._connection.execute(
             "SELECT container, state, id FROM partitionlets WHERE container >= ? ORDER BY container, state, id",
             place[:1],
@@ -178,7 +180,7 @@ class ChainQueries:
             raise TablesDamaged(f"partitionlets: those of container {place[0]} are not in their places")
 
     def containers(self) -> set[ContainerId]:
-        """Those that have partitionlets: a look-up for each."""
+        """The containers that have partitionlets; takes one look-up per container."""
         found: set[ContainerId] = set()
         last = -1
         while last is not None:
@@ -192,11 +194,12 @@ class ChainQueries:
         return found
 
     def live(self, partitionlets: Iterable[PartitionletId]) -> dict[PartitionletId, Offset]:
-        """By id, the first offset that is kept of each; those missing are dead, and so are their bytes."""
+        """By id, the first offset that is kept of each of these partitionlets; missing ones, and their bytes, are
+        dead."""
         return {id_: max(Offset(0), owner.first, owner.log_start) for id_, owner in self.owners(partitionlets).items()}
 
     def owners(self, partitionlets: Iterable[PartitionletId]) -> dict[PartitionletId, Owner]:
-        """By id, the partition that each belongs to; those missing are dead."""
+        """By id, the partition that each of these partitionlets belongs to; missing ones are dead."""
         partitionlets = list(partitionlets)
         rows = self._connection.execute(
             'SELECT p.id, p.topic, t.topic_id, p.partition, p.first, p."end", l."offset" '
@@ -221,7 +224,7 @@ class ChainQueries:
         return owners
 
     def _prove_dead(self, partitionlet: PartitionletId) -> None:
-        """What is dead loses its bytes."""
+        """Prove that a partitionlet is dead, since its bytes will be freed."""
         topic = self._connection.execute("SELECT topic FROM partitionlets WHERE id = ?", (partitionlet,)).fetchone()
         if topic is None:
             self._proofs.absent("partitionlets", ("id",), [(partitionlet,)])
@@ -229,7 +232,8 @@ class ChainQueries:
             self._proofs.absent("topics", ("number",), [topic])
 
     def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:
-        """Those whose ids nobody has been given in what this sees: it lags behind the containers that hold them."""
+        """Those of these partitionlets whose ids are not assigned yet in the state that this reader sees, which lags
+        behind the containers that hold them."""
         wanted = list(partitionlets)
         counts = self._next_serials({stream_of(id_) for id_ in wanted})
         next_stream = needed_counter(self._connection, "next_stream")
@@ -240,7 +244,7 @@ class ChainQueries:
         ]
 
     def _next_serials(self, streams: Collection[StreamNumber]) -> dict[int, int]:
-        """By number, of streams that there are, that go, and whose numbers are free to be given again."""
+        """By stream number, the next serial of existing and deleted streams, and of numbers that are free again."""
         listed = json_list(streams)
         found: dict[int, int] = {}
         for table in ("going", "streams"):
@@ -266,7 +270,7 @@ class ChainQueries:
 
 
 def _is_complete(chain: list[PartitionletRow]) -> bool:
-    """Whether it begins with a partition's first record, and goes on without a gap to the partitionlet that is open."""
+    """Whether a chain begins at offset 0, and continues without a gap to an open partitionlet."""
     begun = [row for row in chain if row.state != INTENDED]
     if not begun or begun[-1].state != OPEN or begun[0].first != 0:
         return False

@@ -14,21 +14,21 @@ _KEY = ("group", "topic", "partition")
 
 
 class GroupQueries:
-    """On one connection; of one thread at a time."""
+    """Queries of groups and committed offsets on one connection; used by one thread at a time."""
 
     def __init__(self, connection: sqlite3.Connection, proofs: Proofs) -> None:
         self._connection = connection
         self._proofs = proofs
 
     def named(self, group: str) -> GroupRow | None:
-        """One consumer group as stored."""
+        """The stored consumer group of that name; None if there is none."""
         row = self._connection.execute(f"{GROUP} WHERE name = ?", (group,)).fetchone()
         if row is None:
             self._proofs.absent("groups", ("name",), [(group,)])
         return None if row is None else group_row(row)
 
     def page(self, *, after: str = "", limit: int = -1) -> list[GroupRow]:
-        """Groups in order of name, those after `after`; `limit` -1 for all."""
+        """A page of groups behind the name `after`, in order of name; `limit` -1 for all."""
         self._proofs.page_start("groups", ("name",), (after,))
         rows = self._connection.execute(f"{GROUP} WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
         return list(map(group_row, rows))
@@ -55,7 +55,7 @@ class GroupQueries:
     def committed_offsets_after(
         self, after: tuple[str, int, int], *, limit: int
     ) -> list[tuple[str, CommittedOffsetRow]]:
-        """Committed offsets with their groups, those after (group, topic number, partition), in that order."""
+        """Committed offsets with their groups, behind `after` (group, topic number, partition) and in that order."""
         limit = most(limit)
         group, topic, partition = after
         rows: list[tuple[Any, ...]] = []
@@ -87,7 +87,7 @@ class GroupQueries:
         return found
 
     def _count_committed_offsets(self, group: str, topics: Iterable[int] | None) -> int:
-        """How many there are, each proven: one that is not there has a consumer begin anew."""
+        """The number of a group's committed offsets, proven: a missing one makes a consumer start over."""
         if topics is None:
             self._proofs.absence.prove_start("cursors", ("group",), (group,))
             found = self._connection.execute(

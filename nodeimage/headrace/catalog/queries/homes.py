@@ -15,7 +15,7 @@ _STARTS = ("topic", "partition", "counter", "cluster")
 
 
 class HomeQueries:
-    """On one connection; of one thread at a time."""
+    """Queries of homes on one connection; used by one thread at a time."""
 
     def __init__(self, connection: sqlite3.Connection, proofs: Proofs, streams: StreamQueries) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class HomeQueries:
         while (wanted := limit - len(topics)) > 0:
             if self._proofs.checks:
                 self._proofs.absence.prove_start("topics", key, (number, f"{after}\0"), where=has_home)
-            # Which home it is cannot be asked before the row is checked.
+            # The home is compared only after the row has been checked.
             rows = self._connection.execute(
                 f"{TOPIC} WHERE t.stream = ? AND t.{has_home} AND t.name > ? ORDER BY t.name LIMIT ?",
                 (number, after, wanted),
@@ -53,7 +53,8 @@ class HomeQueries:
         return topics
 
     def histories(self, topics: Iterable[int]) -> dict[tuple[int, int], list[HomeStart]]:
-        """(topic number, partition) -> where each home begins, in rising order; those missing know only the first."""
+        """(topic number, partition) -> where each home begins, in rising order; missing ones have their first home
+        only."""
         topics = set(topics)
         self._proofs.of_topics("home_starts", topics)
         found: dict[tuple[int, int], list[HomeStart]] = {}
@@ -67,7 +68,8 @@ class HomeQueries:
         return found
 
     def settled(self, topics: Iterable[int]) -> dict[tuple[int, int], Home]:
-        """(topic number, partition) -> the home that it was last rolled for; those missing: their topic's first."""
+        """(topic number, partition) -> the home that the partition was last rolled for; for missing ones their topic's
+        first home."""
         topics = set(topics)
         self._proofs.of_topics("settled_homes", topics)
         rows = self._connection.execute(
@@ -78,7 +80,7 @@ class HomeQueries:
         return {(topic, partition): Home(counter, cluster) for topic, partition, counter, cluster in rows}
 
     def settled_at(self, topic: int, partition: int) -> HomeStart | None:
-        """The home that one partition was last rolled for, and where that begins in it; None: its topic's first."""
+        """The home that a partition was last rolled for, with its first offset; None: its topic's first home."""
         row = self._connection.execute(
             'SELECT s.counter, s.cluster, h."offset" FROM settled_homes s LEFT JOIN home_starts h '
             "ON h.topic = s.topic AND h.partition = s.partition AND h.counter = s.counter AND h.cluster = s.cluster "
@@ -94,7 +96,7 @@ class HomeQueries:
         return HomeStart(counter, cluster, offset or Offset(0))
 
     def pending(self, topics: Iterable[int]) -> dict[int, dict[int, list[HomeStart]]]:
-        """Topic number -> partition -> the history that it gets when it is settled for its topic's home."""
+        """Topic number -> partition -> the history that the partition gets when it is settled for its topic's home."""
         topics = set(topics)
         self._proofs.of_topics("pending_homes", topics)
         rows = self._connection.execute(
@@ -104,7 +106,8 @@ class HomeQueries:
         return {topic: decode_lists(lists) for topic, lists in rows}
 
     def unsettled(self, *, after: int = 0, limit: int = PAGE) -> list[TopicRow]:
-        """A page of the topics that have partitions still to be rolled for their home, by number; scans those moved."""
+        """A page of the topics with partitions that still have to roll for their topic's home, in order of number.
+        Scans all topics whose home was moved."""
         limit = most(limit)
         listed = json_list(select_going(self._connection))
         numbers: list[int] = []
@@ -131,7 +134,7 @@ class HomeQueries:
         return topics
 
     def _moved(self, after: int, limit: int) -> list[int]:
-        """The numbers of the next topics that were moved, behind `after`."""
+        """The numbers of the next topics behind `after` whose home was moved."""
         where = "home_counter > 0"
         if self._proofs.checks:
             rows = self._proofs.absence.read_around(

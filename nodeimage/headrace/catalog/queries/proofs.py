@@ -1,4 +1,4 @@
-"""Proves what queries say of rows that are not there: what checksums of rows cannot show (absence.py)."""
+"""Proofs of missing rows for queries, which checksums of rows cannot provide (absence.py)."""
 
 import sqlite3
 from collections.abc import Collection, Iterable
@@ -13,50 +13,51 @@ from headrace.tables.sqlite_errors import TablesDamaged
 class Proofs:
     """Proofs on one connection. Each raises TablesDamaged, or the sqlite3.DatabaseError of a damaged row.
 
-    Where the file has no sums (`checks` is false), `absent`, `page_start` and `of_topics` prove nothing; the others are
-    asked for only where it has them.
+    If the file has no checksums (`checks` is false), `absent`, `page_start` and `of_topics` do nothing; the other
+    methods must be called only if it has them.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.checks = prepare(connection)
-        """Rows are checked as they are read, and absences proven: the file has their sums."""
+        """Whether the file has checksums, so that rows are checked when read, and absences proven."""
         self.absence = Absence(connection)
 
     def absent(self, table: str, key: tuple[str, ...], values: Iterable[Values]) -> None:
-        """There are no rows with these values, in the order of an index."""
+        """Prove that there are no rows with these values of `key`, the first columns of an index."""
         if self.checks:
             self.absence.prove(table, key, values)
 
     def page_start(self, table: str, key: tuple[str, ...], after: Values) -> None:
-        """A page begins behind `after`. It has no end but that of the index."""
+        """Prove that a page behind `after` begins with the next row. Such a page ends only with the index."""
         if self.checks:
             self.absence.read_around(table, key, after, after)
 
     def count(
         self, count: int, table: str, key: tuple[str, ...], first: Values, last: Values, id_column: str = ""
     ) -> None:
-        """There are that many rows from `first` to `last`."""
+        """Prove that there are `count` rows from `first` to `last`."""
         if len(self.absence.read_around(table, key, first, last, id_column=id_column)) != count:
             raise TablesDamaged(f"{table}: rows from {first} to {last} are not in their places")
 
     def none_left(self, table: str, rows: Collection[object]) -> None:
-        """There are no rows behind the last one that was found; `rows` are those that were read there."""
+        """Prove that there are no rows behind the last one that was found; `rows` are the ones that were read there."""
         if rows:
             raise TablesDamaged(f"{table}: rows behind the last one are not in their places")
 
     def of_topics(self, table: str, topics: Iterable[int]) -> None:
-        """All rows of these topics are where they are looked for."""
+        """Prove that look-ups find all rows of these topics."""
         for topic in topics if self.checks else ():
             self.absence.read_around(table, ("topic",), (topic,), (topic,))
 
     def last_topic(self, stream: StreamNumber, name: str | None, where: str) -> None:
-        """The last of a stream's topics, among those of a partial index, has this name; None: it has none there."""
+        """Prove that the last of a stream's topics, in the partial index with the condition `where`, has this name;
+        None: that there is none."""
         last = None if name is None else (stream, name)
         self.absence.prove_last("topics", ("stream", "name"), stream, last, where=where)
 
     def of_streams_gone(self, after: tuple[int, str], last: tuple[int, str], count: int) -> None:
-        """Of the topics behind `after` up to `last` all but `count` are of streams that are not there."""
+        """Prove that all except `count` of the topics behind `after` up to `last` belong to deleted streams."""
         listed = json_list(select_going(self._connection))
         between = "FROM main.topics WHERE (stream, name) > (?, ?) AND (stream, name) <= (?, ?) AND stream NOT IN "
         others = f"{between}(SELECT value FROM json_each(?))"
@@ -66,12 +67,13 @@ class Proofs:
             self.stream_gone(stream for (stream,) in found)
 
     def stream_gone(self, streams: Iterable[int]) -> None:
-        """One of these streams, at least, is not there."""
+        """Prove that at least one of these streams does not exist."""
         if all(self.stream(StreamNumber(number)) for number in streams):
             raise TablesDamaged("streams: rows are not in their places")
 
     def topics_gone(self, key: str, topics: Iterable[int | bytes]) -> None:
-        """Of the topics with these values of a column each is there, or was deleted, or was deleted with its stream."""
+        """Prove, for topics with these values of the column `key` that a query did not find, that each was deleted, by
+        itself or with its stream, or has an existing stream."""
         for topic in topics:
             row = self._connection.execute(f"SELECT stream FROM topics WHERE {key} = ?", (topic,)).fetchone()
             if row is None:
@@ -80,7 +82,7 @@ class Proofs:
                 self.stream(row[0])
 
     def stream(self, number: StreamNumber) -> bool:
-        """Whether there is a stream with this number; proven if not."""
+        """Whether there is a stream with this number; its absence is proven."""
         found = self._connection.execute("SELECT number FROM streams WHERE number = ?", (number,)).fetchone()
         if found is None:
             self.absent("streams", ("number",), [(number,)])

@@ -12,41 +12,42 @@ from headrace.tables.sqlite_errors import TablesDamaged
 
 
 class StreamQueries:
-    """On one connection; of one thread at a time."""
+    """Queries of streams on one connection; used by one thread at a time."""
 
     def __init__(self, connection: sqlite3.Connection, proofs: Proofs) -> None:
         self._connection = connection
         self._proofs = proofs
 
     def page(self, *, after: str = "", limit: int = -1) -> list[StreamRow]:
-        """Streams in order of path, those after `after`; `limit` -1 for all."""
+        """A page of streams behind the path `after`, in order of path; `limit` -1 for all."""
         self._proofs.page_start("streams", ("path",), (after,))
         rows = self._connection.execute(f"{STREAM} WHERE path > ? ORDER BY path LIMIT ?", (after, limit))
         return list(map(stream_row, rows))
 
     def at(self, path: str) -> StreamRow | None:
-        """The stream at `path`."""
+        """The stream at `path`; None if there is none."""
         found = select_stream(self._connection, path)
         if found is None:
             self._proofs.absent("streams", ("path",), [(path,)])
         return found
 
     def by_number(self, number: StreamNumber) -> StreamRow | None:
-        """The stream with this number."""
+        """The stream with this number; None if there is none."""
         row = self._connection.execute(f"{STREAM} WHERE number = ?", (number,)).fetchone()
         if row is None:
             self._proofs.absent("streams", ("number",), [(number,)])
         return None if row is None else stream_row(row)
 
     def totals(self) -> tuple[int, int, int]:
-        """(streams, topics, partitions) of the catalog."""
+        """The numbers of streams, topics and partitions in the catalog."""
         row = self._connection.execute(
             "SELECT count(*), coalesce(sum(topics), 0), coalesce(sum(partitions), 0) FROM streams"
         ).fetchone()
         return int(row[0]), int(row[1]), int(row[2])
 
     def retention_of(self, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
-        """By stream number, how long and how much it keeps, and its topics that differ; those missing are deleted."""
+        """By stream number, the retention of these streams and of their topics that override it; missing streams are
+        deleted."""
         streams = set(streams)
         wanted = json_list(sorted(streams))
         held = {

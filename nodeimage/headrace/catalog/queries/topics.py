@@ -21,7 +21,8 @@ from headrace.catalog.topics import NewTopic, TopicOutcome, check_new_topics
 
 
 class TopicQueries:
-    """On one connection; of one thread at a time. Lists of names and ids may be of any length."""
+    """Queries of topics on one connection; used by one thread at a time. Lists of names and ids may be of any
+    length."""
 
     def __init__(self, connection: sqlite3.Connection, proofs: Proofs, streams: StreamQueries) -> None:
         self._connection = connection
@@ -29,11 +30,11 @@ class TopicQueries:
         self._streams = streams
 
     def at(self, stream: str, name: str) -> TopicRow | None:
-        """One topic of the stream at path `stream`."""
+        """The topic of that name in the stream at path `stream`; None if there is none."""
         return self.named(stream, [name]).get(name)
 
     def named(self, stream: str, names: Iterable[str]) -> dict[str, TopicRow]:
-        """By name, those of these topics that the stream at path `stream` has."""
+        """By name, the existing ones of these topics in the stream at path `stream`."""
         found = self._streams.at(stream)
         if found is None:
             return {}
@@ -44,7 +45,7 @@ class TopicQueries:
         return topics
 
     def page(self, stream: str, *, after: str = "", limit: int = -1) -> list[TopicRow]:
-        """A page of a stream's topics in order of name, those after `after`; `limit` -1 for all."""
+        """A page of a stream's topics behind the name `after`, in order of name; `limit` -1 for all."""
         found = self._streams.at(stream)
         if found is None:
             return []
@@ -56,18 +57,18 @@ class TopicQueries:
         return topics
 
     def by_ids(self, topic_ids: Collection[bytes]) -> dict[bytes, TopicRow]:
-        """By topic id, those of these topics that exist."""
+        """By topic id, the existing ones of these topics."""
         found = select_topics_by_id(self._connection, topic_ids)
         if self._proofs.checks:
             self._proofs.topics_gone("topic_id", set(topic_ids) - found.keys())
         return found
 
     def by_id(self, topic_id: bytes) -> TopicRow | None:
-        """The topic with this id."""
+        """The topic with this id; None if there is none."""
         return self.by_ids([topic_id]).get(topic_id)
 
     def of_all_streams(self, *, after: tuple[int, str] = (0, ""), limit: int = PAGE) -> list[TopicRow]:
-        """A page of the catalog's topics in order of (stream number, name), those after `after`."""
+        """A page of all topics behind `after`, in order of (stream number, name)."""
         limit = most(limit)
         stream, name = after
         rows = self._connection.execute(
@@ -85,7 +86,8 @@ class TopicQueries:
         return topics
 
     def check_new(self, items: list[NewTopic]) -> list[TopicOutcome | None]:
-        """What CreateTopics would refuse now, per item; None for one that it would make (validate_only)."""
+        """Per item the refusal that CreateTopics would return now, None for a topic that it would create
+        (validate_only)."""
         names: dict[str, list[str]] = {}
         for item in items:
             names.setdefault(item.stream, []).append(item.name)
@@ -98,7 +100,7 @@ class TopicQueries:
         return check_new_topics(self._connection, items)
 
     def _prove_topics(self, stream: StreamNumber, after: str, names: list[str], limit: int) -> None:
-        """These names are the next of the stream's topics behind `after`."""
+        """Prove that these names are the next ones of a stream's topics behind `after`."""
         if not self._proofs.checks:
             return
         key = ("stream", "name")

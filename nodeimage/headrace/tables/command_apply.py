@@ -1,14 +1,14 @@
-"""Applies what this node's replica has committed, in the order of its log, whoever submitted it.
+"""Applies the commands that this node's replica has committed, in the order of its log, whichever node submitted them.
 
-    committed moves -> the commands from memory, or from the disk -> the catalog thread applies them in one transaction
-    -> `told` on the loop: listeners, then submitters, then those who wait for a position
+    `committed` moves -> read the commands from memory, or from disk -> the catalog thread applies them in one
+    transaction -> `told` on the loop: notify listeners, then submitters, then waiters for a position
 
-Tables that turn out damaged are not applied to: `damaged` hears of it, and all waits until they are made anew
-(`rebuild` or `install`), or `go_on_damaged` says that nobody has others. Then a command that meets damage is refused,
-alone.
+When the tables turn out to be damaged, applying stops and `damaged` is called; everything waits until the tables are
+rebuilt (`rebuild` or `install`), or until `go_on_damaged` is called because no node has undamaged tables. From then on
+a command that meets damage is refused, and others are applied.
 
-The catalog thread takes all commands that are committed by then, as many as one transaction takes. Everything else is
-of the loop thread. Invariant 2: nothing above the log's `committed` is asked for.
+The catalog thread applies all commands that are committed at that time, up to the limit of one transaction. Everything
+else runs on the loop thread. Invariant 2: nothing above the log's `committed` is read.
 """
 
 import asyncio
@@ -41,21 +41,23 @@ T = TypeVar("T")
 
 _FULL_DISK_RETRY_S = 1.0
 _OPEN_RETRIES: Final = 10
-"""Of a file that SQLite cannot open though others can be opened: SQLite does not say why."""
+"""Limit of attempts to open a file that SQLite cannot open although file descriptors are left; SQLite gives no
+reason."""
 _READ_RETRY_S = 0.2
 _READ_RETRIES: Final = 10
-"""Of the log: it is closed for a moment while it is cut or begins anew."""
+"""Limit of attempts to read the log, which is closed for a moment while it is cut or restarted."""
 _DAMAGED_RETRY_S = 5.0
-"""At most between two tries of a log that is damaged: it is fetched anew as soon as others have what it holds."""
+"""Limit of seconds between two attempts to read a damaged log, which is fetched again once other nodes have its
+contents."""
 _SUM_PAUSE_S: Final = 0.02
-"""Between two pieces of rows that get their checksums."""
+"""Seconds between two pieces of rows that get their checksums."""
 _TRIMMED_S: Final = 60.0
-"""Of a log that begins behind what the tables have, as they were lost: they are fetched. Where nothing of them has come
-for so long, nobody has them."""
+"""Seconds without progress after which tables that are fetched are given up, since no node seems to have them. Tables
+are fetched when they were lost and the log begins behind their position."""
 
 
 class AppliedCommand(NamedTuple):
-    """A command as it was applied."""
+    """A command that was applied, the position behind it, and its outcome."""
 
     position: Position
     payload: bytes
@@ -64,7 +66,7 @@ class AppliedCommand(NamedTuple):
 
 
 class Applier:
-    """Owns the tables' connection and the catalog thread."""
+    """Applies commands to the tables; owns the tables' connection and the catalog thread."""
 
     def __init__(
         self,
@@ -81,19 +83,19 @@ class Applier:
         may: Callable[[int], bool],
         room: Room,
     ) -> None:
-        """`told` hears of every batch that was applied, `replaced` of tables from elsewhere, in order. `died` hears
-        before that of the partitionlets that lost records. `damaged` hears what applying met; `may`: whether what
-        belongs to a feature level may be written; `room` is asked before a snapshot is installed."""
+        """`told` is called with every applied batch, and `replaced` after the tables were replaced, in order; `died`
+        before `told`, with the partitionlets that lost records; `damaged` with damage that was met while applying.
+        `may`: whether data of a feature level may be written. `room` is checked before a snapshot is installed."""
         self.connection = connection
-        """Of the tables. The catalog thread's, while there is one."""
+        """The connection to the tables; used only by the catalog thread while it runs."""
         self.paused = False
-        """The tables are damaged, and nothing is applied to them."""
+        """Whether nothing is applied because the tables are damaged."""
         self.generation = 0
         """Rises when readers have to open the tables again."""
         self.full = False
-        """Committed commands wait for room on the disk, and so do those who submitted them."""
+        """Whether committed commands, and thus their submitters, wait for room on the disk."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Resolves with the error if nothing can be applied any more."""
+        """Done with the error if nothing can be applied any more."""
         self._folder = folder
         self._log = command_log
         self._damaged = damaged
@@ -107,30 +109,31 @@ class Applier:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog")
         self._turn = asyncio.Lock()
-        """Held by whoever changes the tables."""
+        """Held while the tables are changed."""
         self._wake = asyncio.Event()
         self._wake.set()
         self._closing = threading.Event()
         self._read_failures = 0
         self._unread_since = 0.0
         self._until = Position(0)
-        """While something is being applied, or installed: up to where. The log may be cut below that meanwhile."""
+        """The position up to which commands are being applied, or a snapshot installed; 0 otherwise. The log may be cut
+        below it meanwhile."""
         self._waiting: list[tuple[Position, asyncio.Future[None]]] = []
         command_log.on_committed(self._wake.set)
         self._task = asyncio.create_task(self._run(), name="catalog-apply")
 
     @property
     def applied(self) -> Position:
-        """Everything below is applied, and visible to queries."""
+        """The position below which everything is applied, and visible to queries."""
         return self._outcomes.applied
 
     @property
     def reach(self) -> Position:
-        """Nothing above is applied, nor will be by what is under way."""
+        """The position up to which commands are applied or being applied."""
         return max(self.applied, self._until)
 
     async def wait(self, position: Position) -> None:
-        """Return once everything below `position` is applied here. Raises CatalogFailed."""
+        """Wait until everything below `position` is applied here. Raises CatalogFailed."""
         if self._outcomes.failure is not None:
             raise self._outcomes.failure
         if position > self.applied:
@@ -139,7 +142,7 @@ class Applier:
             await waiter
 
     async def let_append(self) -> None:
-        """Return when this node may append: at once, unless the log that it leads lost its end."""
+        """Wait until this node may append: not at all, unless the log that it leads has lost its end."""
         if self._log.end >= self.reach:
             return
         async with self._turn:
@@ -149,15 +152,15 @@ class Applier:
                 self._outcomes.applied = end
 
     def tables_come(self) -> None:
-        """Some of the tables that were lost has come: they are waited for longer."""
+        """A part of the lost tables has arrived: the time limit for them starts again."""
         self._unread_since = self._loop.time()
 
     async def install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
-        """Replace the tables by those of `snapshot`, of which `position` was the applied position. `log_stays`: the
-        log has what was committed behind that; else it is about to begin there.
+        """Replace the tables by those of `snapshot`, whose applied position is `position`. `log_stays`: the log has the
+        commands committed behind that position; otherwise it is about to begin there.
 
-        Queries under way go on in the old tables. Raises HeadraceError for a bad file, StorageFull; nothing has changed
-        then.
+        Queries under way continue in the old tables. Raises HeadraceError for a bad file, StorageFull, both with
+        nothing changed.
         """
         async with self._turn:
             if self._outcomes.failure is not None:
@@ -190,11 +193,11 @@ class Applier:
             self._come(position)
 
     async def rebuild(self, snapshot: Path | None, position: Position, *, keep: bool) -> None:
-        """Make damaged tables anew, of a snapshot that is whole (None: of nothing, at position 0) and of the log.
+        """Rebuild damaged tables from an undamaged snapshot (None: from empty tables at position 0) and from the log.
 
-        `keep`: the snapshot is another node's, and becomes the only one here. Raises HeadraceError for a damaged
-        snapshot, and where the log does not have all from there up to what is applied (TrimmedLog); OSError,
-        StorageFull, sqlite3.Error. Nothing has changed then, or the applier has `failed`.
+        `keep`: the snapshot is another node's, and replaces all of this node's. Raises HeadraceError for a damaged
+        snapshot, and if the log does not reach from there to the applied position (TrimmedLog); OSError, StorageFull,
+        sqlite3.Error. After an error nothing has changed, or the applier has `failed`.
         """
         async with self._turn:
             if self._outcomes.failure is not None:
@@ -232,17 +235,17 @@ class Applier:
             self._come(until)
 
     def pause(self) -> None:
-        """Apply nothing from now on: the tables are damaged."""
+        """Stop applying, since the tables are damaged."""
         self.paused = True
 
     def go_on_damaged(self) -> None:
-        """Apply to damaged tables what does not meet the damage: nobody has others."""
+        """Continue applying commands that do not meet the damage, since no node has undamaged tables."""
         self.paused = False
         self.connection.tolerates = True
         self._wake.set()
 
     async def marks(self) -> list[Mark]:
-        """What the tables came to at some positions, the newest last; nothing while that cannot be told."""
+        """Digests of the tables at some positions, the newest last; empty while they are not known."""
         if self.paused or self.connection.tolerates or self._outcomes.failure is not None or self._closing.is_set():
             return []
         async with self._turn:
@@ -256,7 +259,7 @@ class Applier:
         return self._may(Level.FENCED)
 
     def _come(self, position: Position) -> None:
-        """The tables are others, at `position`."""
+        """The tables were replaced by others that are applied up to `position`."""
         log.info("catalog_replaced", folder=str(self._folder), position=position)
         self.paused = self.connection.tolerates = False
         self.generation += 1
@@ -269,26 +272,26 @@ class Applier:
         self._wake.set()
 
     async def close(self) -> None:
-        """Apply what is committed, then let go of the thread and the connection."""
+        """Apply what is committed, then end the thread."""
         self._closing.set()
         self._wake.set()
-        await asyncio.wait([self._task])  # unlike awaiting it, does not hand a cancellation on
+        await asyncio.wait([self._task])  # unlike awaiting the task, does not propagate a cancellation to it
         async with self._turn:
             await asyncio.to_thread(self._thread.shutdown)
 
     def fail(self, error: Exception) -> None:
-        """Nothing can be applied any more."""
+        """Stop applying after an error; all waiters get CatalogFailed."""
         if not self._closing.is_set():
             log.error("catalog_failed", folder=str(self._folder), error=repr(error))
         failure = CatalogFailed(f"the catalog cannot go on: {error}; what is committed is applied at the next start")
         failure.__cause__ = error
         if not self.failed.done():
             self.failed.set_exception(failure)
-            self.failed.exception()  # whoever awaits it gets it; nobody has to
+            self.failed.exception()  # mark the error as seen, in case nothing awaits the future
         self._end(failure)
 
     def _reached(self) -> None:
-        """Wake those who wait for what is applied by now."""
+        """Wake waiters for positions that are applied now."""
         if self._waiting:
             applied = self.applied
             due = [waiter for position, waiter in self._waiting if position <= applied]
@@ -306,7 +309,7 @@ class Applier:
         self._waiting.clear()
 
     async def _run(self) -> None:
-        """The one that feeds the catalog thread; ends when closing and nothing is left, or at an error."""
+        """Feed the catalog thread, until an error occurs, or the applier closes and nothing is left to apply."""
         try:
             while True:
                 await self._wake.wait()
@@ -317,11 +320,11 @@ class Applier:
                 if self._closing.is_set():
                     self._end(CatalogFailed("the catalog is closed; what is committed is applied at the next start"))
                     return
-        except Exception as error:  # whatever it is, those who wait must hear of it
+        except Exception as error:  # waiters must get any error
             self.fail(error)
 
     async def _apply_some(self) -> bool:
-        """Apply some of what is committed; whether there may be more."""
+        """Apply some of the committed commands; returns whether there may be more."""
         async with self._turn:
             until = self._log.committed
             if until <= self.applied or self.paused:
@@ -339,8 +342,7 @@ class Applier:
                 self._until = Position(0)
 
     async def _sum_some(self) -> None:
-        """Give the rows of older tables their checksums, some at a time, once the cluster's level lets them have
-        any."""
+        """Add checksums to some rows of older tables, once the cluster's feature level permits checksums."""
         if self.paused or self.full or (self.connection.summed and self.connection.filled) or not self._sums():
             return
         async with self._turn:
@@ -378,7 +380,7 @@ class Applier:
             if done is None:
                 raise CatalogFailed("the catalog closed on a full disk")
         self._outcomes.applied = until if last else batch[-1][0]
-        died = self.connection.deaths.take()  # the catalog thread rests
+        died = self.connection.deaths.take()  # the catalog thread is idle
         if died.pairs:
             self._died(died)
         if done:
@@ -387,7 +389,7 @@ class Applier:
         return not last or self._log.committed > until
 
     async def _read(self, after: Position, until: Position) -> tuple[list[Written], bool] | None:
-        """Commands from the disk; None if it should be tried again."""
+        """Read commands from disk, and whether they are the last; None if the read failed and is to be retried."""
         try:
             return await self._in_thread(lambda: next_batch(self._log.commands(after, until)))
         except Exception as error:
@@ -418,13 +420,13 @@ class Applier:
             raise
 
     def _shortened(self, end: Position) -> None:
-        """[catalog thread]"""
+        """[catalog thread] Continue with the tables as they are, although the log now ends at `end`, before them."""
         snapshots.drop_above(self._folder, end)
         shortened(self.connection, end)
 
     def _apply(self, batch: list[Written]) -> list[AppliedCommand] | None:
-        """[catalog thread] Apply in one transaction, and wait while the disk is full, or SQLite can open no file. None
-        if it closed meanwhile."""
+        """[catalog thread] Apply a batch in one transaction, retrying while the disk is full or SQLite cannot open a
+        file. None if the applier closed meanwhile."""
         commands = [self._outcomes.command(payload) or self._schema.decode(payload) for _, payload in batch]
         work = [(position, command) for (position, _), command in zip(batch, commands, strict=True)]
         waited = False
@@ -434,7 +436,7 @@ class Applier:
                 decided = apply_all(self.connection, work, self._schema)
             except sqlite3.Error as error:
                 if not is_full(error):
-                    unopened += 1  # by now there may be descriptors again
+                    unopened += 1  # retried, since descriptors may be available again by now
                     if not cannot_open(error) or unopened > _OPEN_RETRIES:
                         raise
                 if not waited:
@@ -461,6 +463,6 @@ def _is_closed(connection: sqlite3.Connection) -> bool:
 
 
 def mark_suspect(folder: Path) -> None:
-    """[blocking] The next start does not trust the tables."""
+    """[blocking] Mark the tables, so that the next start does not trust them."""
     with contextlib.suppress(OSError):
         snapshots.suspect(folder)

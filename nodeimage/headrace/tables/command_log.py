@@ -1,4 +1,4 @@
-"""What the catalog asks of its container's replica on this node, and the replay of that log when the catalog opens."""
+"""The interface of the catalog's log, the replica of its container on this node, and its replay at the opening."""
 
 import asyncio
 import sqlite3
@@ -20,64 +20,65 @@ from headrace.tables.transactions import applied, apply_all, set_back
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 1024
-"""Commands in one transaction at most, so that the first submitter does not wait for all."""
+"""Limit of commands in one transaction, so that the first submitter does not wait for all of them."""
 
 BYTES_AT_ONCE = 1 << 20
-"""Of payloads in one transaction, if it has several: decoded they are many times larger."""
+"""Bytes of payloads above which a transaction takes no further command: decoded they are many times larger."""
 
 Written = tuple[Position, bytes]
-"""The position after a command's frame, and the command as it was written."""
+"""The position after a command's frame, and the command's payload."""
 
 
 class CommandLog(Protocol):
-    """The log of the catalog's container, as the replica on this node has it, whoever leads it.
+    """The log of the catalog's container in the replica on this node, whichever node leads the container.
 
-    Everything is of the loop thread, unless marked [blocking]. `committed` never falls, but where the log is cut, or
-    emptied to begin anew at a snapshot.
+    Everything runs on the loop thread, unless marked [blocking]. `committed` never falls, except when the log is cut,
+    or emptied to begin at a snapshot.
     """
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads the container: it may append, and its log is what counts."""
+        """Whether this node leads the container, so that it may append, and its log is authoritative."""
 
     @property
     def end(self) -> Position:
-        """Behind the last frame, committed or not."""
+        """The position behind the last frame, committed or not."""
 
     @property
     def committed(self) -> Position:
-        """Everything below is committed, and is in this log."""
+        """The position below which everything is committed and in this log."""
 
     def append_command(self, payload: bytes) -> asyncio.Future[Position]:
-        """Resolves when committed, in the order of the calls, with the position after the frame.
+        """Append a command. The future is done when it is committed, in the order of the calls, with the position after
+        the frame.
 
-        Fails with KafkaError(NOT_CONTROLLER) where this node does not lead, or leads no more before it is committed
-        (then it may be committed all the same); with StorageFull where there is no room.
+        Fails with KafkaError(NOT_CONTROLLER) if this node does not lead, or ceases to lead before the commit (then the
+        command may be committed nevertheless); with StorageFull if there is no room.
         """
 
     def recent(self, after: Position) -> list[Written] | None:
-        """The committed commands behind `after`, in order; None: some are not in memory, ask `commands`."""
+        """The committed commands behind `after`, in order; None if some are not in memory: then call `commands`."""
 
     def commands(self, after: Position, until: Position) -> Iterator[Written]:
         """[blocking] The commands behind `after` that end at or below `until`, a committed position, in order.
 
-        Must raise, rather than leave out commands, where those after `after` have been trimmed.
+        Must raise, rather than leave out commands, if those after `after` have been trimmed.
         """
 
     def on_committed(self, callback: Callable[[], None]) -> None:
         """Call `callback`, on the loop, whenever `committed` has moved."""
 
     def trim(self, until: Position) -> None:
-        """Commands below `until` are no longer needed here."""
+        """Permit the log to drop commands below `until`, which are no longer needed here."""
 
 
 def open_and_replay(
     folder: Path, command_log: CommandLog, schema: Schema, *, sums: bool = True
 ) -> tuple[Tables, Position]:
-    """[blocking] The tables with the log's committed commands applied, and the position up to which they are.
+    """[blocking] Open the tables and apply the log's committed commands; returns them with their applied position.
 
-    From a snapshot if the tables are missing or damaged. Only where this node leads does it conclude, from tables that
-    are ahead of the log, that the log lost its end; another's log may be about to begin anew at their position.
+    Missing or damaged tables are restored from a snapshot. If the tables are ahead of the log, this means that the log
+    has lost its end only if this node leads; a follower's log may be about to restart at the tables' position.
     Raises FolderRefused for a newer format, StorageFull, OutOfDescriptors.
     """
     try:
@@ -106,7 +107,7 @@ def _open_and_replay(folder: Path, command_log: CommandLog, schema: Schema, *, s
 
 
 def next_batch(commands: Iterator[Written]) -> tuple[list[Written], bool]:
-    """[blocking, if `commands` is] As many commands as one transaction takes, and whether these were the last."""
+    """[blocking, if `commands` is] The commands of the next transaction, and whether they are the last ones."""
     batch: list[Written] = []
     size = 0
     for each in commands:
@@ -118,9 +119,9 @@ def next_batch(commands: Iterator[Written]) -> tuple[list[Written], bool]:
 
 
 def shortened(connection: Tables, end: Position) -> None:
-    """[blocking] Go on with the rows as they are: a log that this node leads ends before what they hold.
+    """[blocking] Continue with the rows as they are, although the log that this node leads ends before their position.
 
-    Without fsync a machine that lost its power may have lost commands whose outcome the tables still have.
+    Without fsync a machine that lost its power may have lost commands whose outcome is still in the tables.
     """
     log.error("catalog_log_shortened", applied=applied(connection), end=end)
     set_back(connection, end)
@@ -129,8 +130,8 @@ def shortened(connection: Tables, end: Position) -> None:
 def _replay(
     connection: Tables, command_log: CommandLog, schema: Schema, committed: Position, end: Position | None
 ) -> Position:
-    """Apply the committed commands above the applied position, if the log has them; the position up to which commands
-    are applied then. What they come to is nobody's concern any more."""
+    """Apply the committed commands above the applied position, if the log has them, and drop their outcomes; returns
+    the position up to which commands are applied then."""
     try:
         if end is not None and applied(connection) > end:
             shortened(connection, end)
@@ -139,7 +140,7 @@ def _replay(
             return at
         replay(connection, command_log.commands(at, committed), schema)
     except TrimmedLog as error:
-        # Who applies what is committed meets it again, once there is somebody who gets other tables.
+        # The applier meets the trimmed log again, at a time when other tables can be fetched.
         log.warning("catalog_log_trimmed", applied=applied(connection), error=str(error))
         return applied(connection)
     except BaseException:
@@ -149,7 +150,7 @@ def _replay(
 
 
 def replay(connection: Tables, commands: Iterator[Written], schema: Schema) -> None:
-    """[blocking] Apply commands; what they come to is nobody's concern any more."""
+    """[blocking] Apply commands, and drop their outcomes."""
     last = False
     while not last:
         batch, last = next_batch(commands)

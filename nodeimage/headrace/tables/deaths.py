@@ -1,9 +1,10 @@
-"""Which partitionlets had records that commands made dead, as this node applies them, whichever command it was.
+"""Records which partitionlets lose records through the commands that this node applies.
 
-Temporary triggers of the writing connection tell of each: its row went, or its partition's log start moved behind its
-first record. What a transaction tells counts once that is committed. So that a later start knows whether somebody has
-heard of all, `deaths` in the file counts what was told; the count moves with the rows. It is this node's own: no
-command depends on it, and it is in no total. An older version leaves it as it is.
+Temporary triggers of the writing connection report a partitionlet when its row is deleted, or when its partition's log
+start moves behind its first record. Reports of a transaction count once the transaction is committed. The table
+`deaths` in the file counts the reports, in the transaction that changes the rows, so that a later start knows whether
+all of them have been processed. The count is this node's own: no command depends on it, and it is part of no total. An
+older version leaves it as it is.
 """
 
 import sqlite3
@@ -17,7 +18,7 @@ from headrace.tables.sqlite_errors import is_damage
 log = structlog.get_logger(__name__)
 
 UNKNOWN: Final = -1
-"""A count where there is none: what died before it was opened is not known."""
+"""The value of a missing count: earlier deaths are not known."""
 _MAKE: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS main.deaths(id INTEGER PRIMARY KEY, count INTEGER NOT NULL);
@@ -33,33 +34,33 @@ CREATE TEMP TRIGGER IF NOT EXISTS log_starts_{event} AFTER {event} ON main.log_s
 BEGIN SELECT partitionlet_died(container, id) FROM main.partitionlets
 WHERE topic = NEW.topic AND state IN (1, 2) AND partition = NEW.partition AND first < NEW."offset"; END
 """
-"""States 1 and 2: open and sealed, those that have begun."""
+"""Trigger on log starts; states 1 and 2 are open and sealed partitionlets, which may hold records."""
 _TRIGGERS: Final = (_WENT, *(_STARTED_LATER.format(event=event) for event in ("INSERT", "UPDATE")))
 
 
 class Died(NamedTuple):
-    """What was told since it was asked for last. `pairs`: container and partitionlet, in turns; `total`: the count of
-    the file, with these."""
+    """Reports since the last call of `Deaths.take`. `pairs`: container and partitionlet, alternating; `total`: the
+    file's count, including these."""
 
     pairs: "array[int]"
     total: int
 
 
 class Deaths:
-    """Of one writing connection. Its thread's own."""
+    """The reports of one writing connection; used by the connection's thread only."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._under_way: array[int] = array("q")
         self._told: array[int] = array("q")
         self.count = UNKNOWN
-        """As committed."""
+        """The file's count, as committed."""
         self.count_at_open = UNKNOWN
-        """As it was when the file was opened, before anything was applied."""
+        """The file's count when it was opened, before anything was applied."""
         self._begun = False
 
     def begin(self) -> None:
-        """The file is there, or is another."""
+        """Create the triggers and read the count, after the file was opened or replaced."""
         connection = self._connection
         connection.create_function("partitionlet_died", 2, self._died)
         for trigger in _TRIGGERS:
@@ -78,22 +79,22 @@ class Deaths:
         self._begun = True
 
     def under_way(self) -> int:
-        """How much the transaction under way has told; for `cut`."""
+        """The length of the reports of the transaction under way, for `cut`."""
         return len(self._under_way)
 
     def cut(self, length: int) -> None:
-        """What was told behind that has not happened."""
+        """Drop the reports behind `length`, as their changes were rolled back."""
         del self._under_way[length:]
 
     def keep(self) -> None:
-        """Before a COMMIT."""
+        """Write the new count; to be called before a COMMIT."""
         if self._under_way and self.count != UNKNOWN:
             self._connection.execute(
                 "UPDATE main.deaths SET count = ? WHERE id = 1", (self.count + len(self._under_way) // 2,)
             )
 
     def committed(self) -> None:
-        """After a COMMIT."""
+        """Confirm the reports of the transaction; to be called after a COMMIT."""
         if self._under_way:
             if self.count != UNKNOWN:
                 self.count += len(self._under_way) // 2
@@ -101,11 +102,11 @@ class Deaths:
             del self._under_way[:]
 
     def rolled_back(self) -> None:
-        """After a ROLLBACK."""
+        """Drop the reports of the transaction; to be called after a ROLLBACK."""
         del self._under_way[:]
 
     def take(self) -> Died:
-        """What was told and committed since this was asked last."""
+        """Take the committed reports since the last call."""
         told, self._told = self._told, array("q")
         return Died(told, self.count)
 
@@ -114,7 +115,7 @@ class Deaths:
 
 
 def make(connection: sqlite3.Connection) -> None:
-    """Make the count in a file that has none. Without room for it there is none until the next start."""
+    """Create the count in a file that has none. If there is no room, deaths are not counted until the next start."""
     try:
         connection.executescript(_MAKE)
     except sqlite3.OperationalError as error:

@@ -1,4 +1,4 @@
-"""A copy of a SQLite file that is in use: made beside whoever writes to it, with rests, and given up at a word."""
+"""Copies of a SQLite file that is in use: made while others write to it, with pauses, and cancellable."""
 
 import contextlib
 import os
@@ -11,25 +11,26 @@ from typing import Final
 from headrace.base.errors import StorageFull
 
 _STEP: Final = 50_000
-"""Instructions of SQLite's machine between two rests: about 2 ms of the CPU."""
+"""Instructions of SQLite's virtual machine between two pauses: about 2 ms of the CPU."""
 _REST_S: Final = 0.0005
+"""Seconds of a pause."""
 _STEPS_A_SYNC: Final = 128
-"""Some 40 MiB. More would keep the disk from syncing what producers wait for when the whole file is synced at the end.
-"""
+"""Number of pauses between two syncs: some 40 MiB. With more unsynced data the final sync would delay the syncs that
+producers wait for."""
 
 Room = Callable[[int], None]
-"""[blocking] Raises StorageFull where the disk has no room for so many bytes more."""
+"""[blocking] Raises StorageFull if the disk has no room for the given number of further bytes."""
 
 
 def plenty(_length: int) -> None:
-    """The `Room` of a disk that nobody looks after."""
+    """A `Room` without any limit."""
 
 
 def copy_live(live: Path, copy: Path, *, room: Room, stop: threading.Event | None) -> None:
-    """[blocking] Write the file `live`, as it is now, to `copy`, without the pages that are free.
+    """[blocking] Write the present state of the file `live` to `copy`, without free pages.
 
-    Ends early where `stop` is set; leaves nothing where it does not come to its end. Raises StorageFull where `room`
-    says so, OSError, sqlite3.Error.
+    Ends early, with an error, if `stop` is set; after an error no file is left. Raises StorageFull as `room` does,
+    OSError, sqlite3.Error.
     """
     unlink_all(copy)
     try:
@@ -54,13 +55,13 @@ def copy_live(live: Path, copy: Path, *, room: Room, stop: threading.Event | Non
 
 
 def unlink_all(path: Path) -> None:
-    """Remove a SQLite file that nobody has open, with what SQLite keeps beside it."""
+    """Remove a SQLite file that is not open, with the files that SQLite keeps beside it."""
     for part in ("", "-journal", "-wal", "-shm"):
         path.with_name(path.name + part).unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
-    """Have a file, or a folder, on the disk."""
+    """Sync a file or a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -69,7 +70,8 @@ def sync(path: Path) -> None:
 
 
 class _Rests:
-    """Called by SQLite while it writes a file: leaves the CPU and the disk to others; whether it is to end."""
+    """SQLite's progress handler while it writes a file: pauses, so that others get the CPU and the disk. Returns
+    whether SQLite is to abort."""
 
     def __init__(self, writes: Path, room: Room, stop: threading.Event) -> None:
         self.failure: StorageFull | OSError | None = None
@@ -82,16 +84,16 @@ class _Rests:
         self._steps += 1
         if self._steps % _STEPS_A_SYNC == 0:
             try:
-                self._room(0)  # others write too
+                self._room(0)  # checked again, since others write, too
                 sync(self._writes)
-            except (StorageFull, OSError) as error:  # SQLite would say no more than that it was interrupted
+            except (StorageFull, OSError) as error:  # kept, since SQLite only reports an interruption
                 self.failure = error
                 return True
         return self._stop.wait(_REST_S)
 
 
 def _packed_bytes(connection: sqlite3.Connection) -> int:
-    """What the copy takes at most: the pages without those that are free."""
+    """The upper limit of a copy's size: all pages except the free ones."""
     pages, free, size = (
         connection.execute(f"PRAGMA {each}").fetchone()[0] for each in ("page_count", "freelist_count", "page_size")
     )

@@ -1,12 +1,12 @@
-"""What submitted commands came to: brings each outcome from the log's order to the submitter that waits for it.
+"""Delivers the outcomes of commands, which are decided in the log's order, to the submitters that wait for them.
 
-A submitter here learns the position of its command from whoever wrote it to the log (this node's container, or the
-catalog's leader over the network), and the command is applied here when this node's replica has it committed. Either
-may come first. So an outcome is kept from the moment it is decided until its submitter is gone, but only of commands
-whose bytes equal those of a submit under way here: what others submit costs one look into a dict.
+A submitter on this node gets the position of its command from the writer of the log (this node's container, or the
+catalog's leader over the network), and the command is applied once this node's replica has committed it. Either may
+happen first. So an outcome is kept from its decision until its submitter is gone, but only for commands whose bytes
+equal those of a submit under way on this node: commands of other nodes cost one look-up in a dict.
 
-A command that was handed on more than once may stand in the log more than once. Its outcome is that of the first copy:
-the others found their work done. Everything here belongs to the loop thread, unless marked otherwise.
+A command that was sent more than once may be in the log more than once. Its outcome is that of the first copy: the
+others found their work done. Everything here belongs to the loop thread, unless marked otherwise.
 """
 
 import asyncio
@@ -17,13 +17,14 @@ from headrace.tables.schema import Command, Decided, Outcome
 
 
 class CatalogFailed(HeadraceError):
-    """The catalog is closed, or its file is damaged. Clients try again, at this node after its restart or another."""
+    """The catalog is closed, or its file is damaged. Clients try again, at this node after its restart or at
+    another."""
 
     code = Code.COORDINATOR_NOT_AVAILABLE
 
 
 class NotCommitted(Exception):
-    """An attempt to get a command into the log failed with `error`; it may be in the log all the same."""
+    """An attempt to get a command into the log failed with `error`; the command may be in the log nevertheless."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -31,7 +32,7 @@ class NotCommitted(Exception):
 
 
 class Submitted:
-    """One submit under way: the copies of its command that were applied here, and who waits for which."""
+    """One submit under way: the copies of its command that were applied here, and the future that waits for one."""
 
     __slots__ = ("_copies", "_outcomes", "_waiter", "attempts", "command", "payload", "position")
 
@@ -39,17 +40,17 @@ class Submitted:
         self.command = command
         self.payload = payload
         self.attempts = 0
-        """How often the command was handed on."""
+        """The number of attempts to get the command into the log."""
         self.position: Position | None = None
-        """Behind the frame that the last attempt wrote, once that is committed."""
+        """The position behind the frame that the last attempt wrote, once it is committed."""
         self._outcomes = outcomes
         self._copies: list[tuple[Position, Decided]] = []
         self._waiter: asyncio.Future[Outcome] | None = None
 
     def attempt(self) -> asyncio.Future[Outcome]:
-        """Begin another attempt: what it comes to, or NotCommitted, or the error with which it was refused.
+        """Begin another attempt; the future gets the outcome, or NotCommitted, or the error that refuses the command.
 
-        Raises CatalogFailed where nothing is applied any more.
+        Raises CatalogFailed if nothing is applied any more.
         """
         if self._outcomes.failure is not None:
             raise self._outcomes.failure
@@ -60,7 +61,7 @@ class Submitted:
         return self._waiter
 
     def appended(self, done: asyncio.Future[Position]) -> None:
-        """This node's log has committed the command, or lost it."""
+        """The append to this node's log is done: the command is committed, or the append has failed."""
         if done.cancelled():
             self.fail(NotCommitted(CatalogFailed("the container went away before the command was committed")))
         elif (error := done.exception()) is not None:
@@ -69,7 +70,7 @@ class Submitted:
             self.committed(done.result())
 
     def committed(self, position: Position) -> None:
-        """The command is committed, its frame ends at `position`."""
+        """The command is committed in the frame that ends at `position`."""
         self.position = position
         if position > self._outcomes.applied:
             return
@@ -86,7 +87,7 @@ class Submitted:
             self._settle(decided)
 
     def skipped(self) -> None:
-        """The tables are past the command without having applied it here: they came from another replica."""
+        """The tables are past the command without having applied it: they were replaced by another replica's."""
         lost = KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "the catalog was replaced by a snapshot meanwhile")
         self.fail(NotCommitted(lost))
 
@@ -109,26 +110,26 @@ class Outcomes:
 
     def __init__(self, applied: Position) -> None:
         self.applied = applied
-        """Everything below is applied, and its outcomes told."""
+        """The position below which everything is applied, and outcomes are delivered."""
         self.failure: CatalogFailed | None = None
         """Set once the catalog applies nothing any more."""
         self._under_way: dict[bytes, list[Submitted]] = {}
 
     def expect(self, command: Command, payload: bytes) -> Submitted:
-        """A submit begins. The caller ends it with `forget`."""
+        """Begin a submit. The caller has to end it with `forget`."""
         submitted = Submitted(command, payload, self)
         self._under_way.setdefault(payload, []).append(submitted)
         return submitted
 
     def forget(self, submitted: Submitted) -> None:
-        """Nobody waits for it any more."""
+        """End a submit: nothing waits for it any more."""
         same = self._under_way[submitted.payload]
         same.remove(submitted)
         if not same:
             del self._under_way[submitted.payload]
 
     def command(self, payload: bytes) -> Command | None:
-        """[any thread] The command with these bytes, if one that was submitted here has them."""
+        """[any thread] The decoded command with these bytes, if a submit under way here has them; else None."""
         same = self._under_way.get(payload)
         try:
             return same[-1].command if same else None
@@ -136,20 +137,20 @@ class Outcomes:
             return None
 
     def tell(self, position: Position, payload: bytes, decided: Decided) -> None:
-        """The command whose frame ends at `position` was applied."""
+        """The command whose frame ends at `position` was applied: deliver its outcome."""
         if self._under_way:
             for submitted in self._under_way.get(payload, ()):
                 submitted.applied(position, decided)
 
     def jump(self, position: Position) -> None:
-        """The tables are at `position` now without having applied all that came before."""
+        """The tables were replaced by others at `position`, without applying all commands before it."""
         self.applied = position
         for submitted in self._every():
             if submitted.position is not None and submitted.position <= position:
                 submitted.skipped()
 
     def fail(self, failure: CatalogFailed) -> None:
-        """Nothing will be applied any more: all that wait hear `failure`."""
+        """Nothing will be applied any more: all waiting submits fail with `failure`."""
         self.failure = failure
         for submitted in self._every():
             submitted.fail(failure)
@@ -159,6 +160,6 @@ class Outcomes:
 
 
 def _retrieve(waiter: asyncio.Future[Outcome]) -> None:
-    """Mark the error as seen: a cancelled submit leaves nobody to see it."""
+    """Mark the error as seen, since after a cancelled submit nothing else would see it."""
     if not waiter.cancelled():
         waiter.exception()

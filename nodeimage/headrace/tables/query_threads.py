@@ -1,4 +1,4 @@
-"""The threads in which queries of the catalog run, each with a connection of its own."""
+"""The threads that run queries of the catalog, each with its own connection."""
 
 import asyncio
 import sqlite3
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class Reading(Protocol):
-    """A connection for queries; of one thread at a time."""
+    """A connection for queries; used by one thread at a time."""
 
     def begin(self) -> None:
-        """Fix the moment that queries see, from the first of them on."""
+        """Begin a read transaction: all queries see the state at the first of them."""
 
     def end(self) -> None:
-        """Let go of that moment."""
+        """End the read transaction."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -31,10 +31,11 @@ class Reading(Protocol):
 R = TypeVar("R", bound=Reading)
 
 READERS: Final = 2
+"""Number of threads."""
 
 
 class ReaderThreads(Generic[R]):
-    """Of one catalog."""
+    """The threads of one catalog, and their connections."""
 
     def __init__(
         self,
@@ -44,10 +45,10 @@ class ReaderThreads(Generic[R]):
         generation: Callable[[], int],
         damaged: Callable[[str], None],
     ) -> None:
-        """`generation` of the tables' file: of another one, connections are opened again. `damaged` hears, on the loop,
-        what queries meet."""
+        """`generation`: that of the tables' file; when it changes, connections are opened again. `damaged` is called,
+        on the loop, with damage that queries meet."""
         self.executor = ThreadPoolExecutor(READERS, thread_name_prefix="catalog-reader")
-        """For other work that may take a while, too."""
+        """The threads; also used for other work that may take a while."""
         self._path = path
         self._open = reader
         self._generation = generation
@@ -57,11 +58,12 @@ class ReaderThreads(Generic[R]):
         self._readers: list[R] = []
 
     async def run(self, fn: Callable[[R], T]) -> T:
-        """What `fn` gives of one moment. Raises CatalogFailed where it meets damage."""
+        """Run `fn` on a consistent view of the tables, and return its result. Raises CatalogFailed if it meets
+        damage."""
         return await self._loop.run_in_executor(self.executor, self._read, fn)
 
     def close_files(self) -> None:
-        """[blocking] Close the connections; no thread is at work any more."""
+        """[blocking] Close the connections; to be called when no thread is running any more."""
         for reader in self._readers:
             reader.close()
 
@@ -83,7 +85,7 @@ class ReaderThreads(Generic[R]):
                 reader.end()
 
     def _reader(self) -> R:
-        """This thread's, of the file that is the live one by now."""
+        """This thread's connection to the present live file."""
         generation = self._generation()
         reader: R | None = getattr(self._of_thread, "reader", None)
         if reader is None or self._of_thread.generation != generation:

@@ -1,11 +1,11 @@
-"""A snapshot that comes from another node, on its way into a file: bytes in, in order, and at the end the tables.
+"""A snapshot being received from another node: its bytes are written to a file, which finally replaces the tables.
 
-The file lies in the catalog's folder under a name of its own; a start removes what a process left that was killed. Each
-piece is written before the next one is taken, so that no more than that is in memory, and some MiB at most are not on
-the disk when the last one has come.
+The file lies in the catalog's folder under a unique name; a start removes files left by a killed process. Each piece is
+written before the next one is accepted, so that only one is in memory, and only some MiB are unsynced when the last one
+has arrived.
 
-Until `install` the tables are as they were. What does not check, by length or sum, is never installed. A full disk ends
-it, at once where the whole will not fit, and another one begins later.
+Until `install` the tables stay as they were. A snapshot with a wrong length or checksum is never installed. A full disk
+ends the transfer, at once if the whole file will not fit, and another one begins later.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from headrace.tables.live_copy import Room
 from headrace.tables.snapshots import room_to_install
 
 SYNC_BYTES: Final = 32 << 20
-"""Written and not synced at most, so that the syncs of others do not wait for all of it."""
+"""Limit of bytes that are written but not synced, so that the syncs of others do not wait for the whole file."""
 
 
 class ReceivedSnapshot:
-    """Made by `begin`. One caller at a time; to be closed."""
+    """A snapshot being received. Created by `begin`, used by one caller at a time, and to be closed."""
 
     def __init__(
         self, path: Path, *, position: Position, size: int, executor: Executor, room: Room,
@@ -39,7 +39,7 @@ class ReceivedSnapshot:
     ) -> None:  # fmt: skip
         self.position = position
         self.size = size
-        """Bytes that it is to have."""
+        """The expected size of the whole snapshot in bytes."""
         self._path = path
         self._executor = executor
         self._room = room
@@ -61,10 +61,11 @@ class ReceivedSnapshot:
         room: Room,
         install: Callable[[Path, Position], Awaitable[None]],
     ) -> "ReceivedSnapshot":
-        """One of `size` bytes, of which `position` is the applied position; `install` takes the whole file over.
+        """Begin to receive a snapshot of `size` bytes with the applied position `position`; `install` is called with
+        the complete file.
 
-        Raises StorageFull where the disk has no room for the file and for what installing takes, HeadraceError for a
-        size that no snapshot has, OSError.
+        Raises StorageFull if the disk has no room for the file and its installation, HeadraceError for an impossible
+        size, OSError.
         """
         if size <= 0:
             raise HeadraceError(f"a snapshot of the catalog of {size} bytes is none")
@@ -73,15 +74,15 @@ class ReceivedSnapshot:
 
     @property
     def length(self) -> int:
-        """Bytes that have come."""
+        """The number of bytes received."""
         return self._length
 
     async def write(self, piece: bytes | memoryview) -> None:
-        """The next bytes. Raises HeadraceError for more than there should be, StorageFull, OSError."""
+        """Write the next bytes. Raises HeadraceError for more bytes than expected, StorageFull, OSError."""
         if self._length + len(piece) > self.size:
             raise CorruptLog(f"the snapshot of the catalog is longer than the {self.size} bytes that it should have")
         if not piece:
-            return  # the other side says that it lives
+            return  # a sign of life from the sender
         at, self._length = self._length, self._length + len(piece)
         sync = self._length - self._synced >= SYNC_BYTES
         if sync:
@@ -89,9 +90,9 @@ class ReceivedSnapshot:
         self._crc = await self._loop.run_in_executor(self._executor, partial(self._write, piece, at, sync=sync))
 
     async def check(self, crc: int | None) -> None:
-        """All has come: it is on the disk, and what was sent. `crc`: None where the sum is not known.
+        """Check the complete file and sync it. `crc`: the sender's CRC-32C; None if it is not known.
 
-        Raises CorruptLog for a length or a sum that is not right, StorageFull, OSError.
+        Raises CorruptLog for a wrong length or checksum, StorageFull, OSError.
         """
         if self._length != self.size:
             raise CorruptLog(f"the snapshot of the catalog ends after {self._length} of {self.size} bytes")
@@ -100,13 +101,13 @@ class ReceivedSnapshot:
         await self._loop.run_in_executor(self._executor, partial(self._write, b"", self._length, sync=True))
 
     async def install(self) -> None:
-        """Have the tables be those of the snapshot, which was checked. Raises as `install` of `begin`."""
+        """Replace the tables by the snapshot, which was checked. Raises as `install` of `begin`."""
         self._installing = asyncio.ensure_future(self._install(self._path, self.position))
         self._installing.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._installing)
 
     def close(self) -> None:
-        """The file goes, once nobody installs it any more. Does not wait for that."""
+        """Remove the file, after an installation under way. Does not wait for that."""
         if self._installing is not None and not self._installing.done():
             self._installing.add_done_callback(lambda _: self._remove())
         else:
@@ -116,9 +117,10 @@ class ReceivedSnapshot:
         self._loop.run_in_executor(self._executor, _remove, self._path)
 
     def _write(self, piece: bytes | memoryview, at: int, *, sync: bool) -> int:
-        """[blocking] The CRC-32C of all up to the end of the piece.
+        """[blocking] Write a piece; returns the CRC-32C of everything up to its end.
 
-        The file is opened each time: who cancels the call may not wait for its end, and close what it writes to.
+        The file is opened each time, since a cancelled caller does not wait for the write, and could close the file
+        meanwhile.
         """
         with full_disk_as_storage_full(self._path), self._path.open("r+b", buffering=0) as file:
             left = memoryview(piece)
@@ -126,13 +128,13 @@ class ReceivedSnapshot:
                 written = os.pwrite(file.fileno(), left, at)
                 at, left = at + written, left[written:]
             if sync:
-                self._room(0)  # others write too, and the reserve is for what they cannot do without
+                self._room(0)  # checked again, since others write, too, and must not be deprived of the reserve
                 os.fdatasync(file.fileno())
         return crc32c(piece, self._crc)
 
 
 def _make(folder: Path, size: int, room: Room) -> Path:
-    """[blocking]"""
+    """[blocking] Create the file, if there is room for it and its installation."""
     room(size + room_to_install(folder, size))
     with full_disk_as_storage_full(folder):
         descriptor, name = tempfile.mkstemp(dir=folder, prefix="received-", suffix=".tmp")
@@ -141,6 +143,6 @@ def _make(folder: Path, size: int, room: Room) -> Path:
 
 
 def _remove(path: Path) -> None:
-    """[blocking]"""
+    """[blocking] Remove the file, ignoring errors."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)

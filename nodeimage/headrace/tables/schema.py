@@ -1,6 +1,6 @@
-"""What the tables are asked to be: how a command is read and applied, and how a file is made and brought up.
+"""The interface of a schema: it decodes and applies commands, and creates and upgrades files.
 
-The tables' machinery knows nothing of what they hold: commands and outcomes go through it as they are.
+The rest of this package knows nothing of the contents of tables, and passes commands and outcomes through unchanged.
 """
 
 from pathlib import Path
@@ -10,28 +10,29 @@ from headrace.base.errors import KafkaError
 from headrace.tables.row_checksums import Tables
 
 Command = object
-"""As the schema decodes it."""
+"""A command as decoded by the schema."""
 Outcome = object
-"""What applying a command gives."""
+"""The result of applying a command."""
 Decided = Outcome | KafkaError
 """An outcome, or the error with which the whole command was refused."""
 
 
 class Schema(Protocol):
-    """Of one kind of tables."""
+    """The schema of one kind of tables."""
 
     def decode(self, payload: bytes | memoryview) -> Command:
-        """The command in a frame. Raises NewerFormat if this version does not know it."""
+        """The command in a frame's payload. Raises NewerFormat if this version does not know it."""
 
     def apply(self, connection: Tables, command: Command) -> Outcome:
-        """Change rows, inside a transaction: the same on every replica. Raises KafkaError to refuse the command."""
+        """Change rows, inside a transaction, in the same way on every replica. Raises KafkaError to refuse the
+        command."""
 
     def open(self, path: Path, *, sums: bool = True) -> Tables:
-        """A connection that may apply commands; makes the file where there is none. One thread at a time.
+        """Open a connection that can apply commands, to be used by one thread at a time; creates a missing file.
 
-        `sums`: rows get checksums; else they have some only where the file has them already. Raises FolderRefused for a
-        newer format, sqlite3.DatabaseError for a damaged file or one of another kind.
+        `sums`: whether to add checksums to rows; without it rows have checksums only if the file has them already.
+        Raises FolderRefused for a newer format, sqlite3.DatabaseError for a damaged file or one of another kind.
         """
 
     def bring_up(self, connection: Tables, *, sums: bool) -> None:
-        """Bring tables of an older format up to this one, and make the tables and indexes that they lack."""
+        """Upgrade tables of an older format to this one, and create missing tables and indexes."""

@@ -1,14 +1,17 @@
-"""The snapshots of one node's tables while it runs: written one at a time, checked once, shared by all who read them.
+"""The snapshots of one node's tables while it runs: written one at a time, checked once, shared by all readers.
 
-Who reads one holds its open file. Two newer ones may be written meanwhile, and its name be gone: the disk has its room
-back when the last reader has let go of it, or the process has ended.
+A reader of a snapshot holds its open file. Two newer snapshots may be written meanwhile, and its name removed: its disk
+space is freed when the last reader has closed it, or the process has ended.
 
-The log is trimmed to the older of the two snapshots that are kept; but for as long as a follower is brought up from an
-older one, to that: a follower that found its commands trimmed would begin again, and with a large catalog never end.
+The log is trimmed to the older of the two snapshots that are kept, or to an even older one while a follower catches up
+from that: a follower that found its commands trimmed would begin again, and with a large catalog never finish.
 
-What happens when: who asked goes away: what was begun goes on to its end, for the next one. The disk is full: what was
-there stays, and those who ask within the next seconds hear the same, without another try. The node stops: a snapshot
-that is being written is given up. A follower has not caught up within an hour: the log is trimmed without it.
+Failures:
+
+- The caller goes away: work that was begun is finished, for the next caller.
+- Full disk: existing snapshots stay, and callers within the next seconds get the same error without another attempt.
+- The node stops: a snapshot that is being written is given up.
+- A follower has not caught up within an hour: the log is trimmed without regard to it.
 """
 
 import asyncio
@@ -34,13 +37,14 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 HOLD_S: Final = 3600.0
-"""A follower that has not caught up by then with what came after its snapshot has the log trimmed nevertheless."""
+"""Seconds for which the log is kept for a follower that catches up from a snapshot; then the log is trimmed
+nevertheless."""
 AGAIN_S: Final = 5.0
-"""Between two tries to write a snapshot that somebody waits for."""
+"""Seconds between two attempts to write a snapshot that was requested."""
 
 
 class _Whole(NamedTuple):
-    """A file that was checked."""
+    """A file that was checked and found undamaged, identified by its inode, time of change (ns) and size."""
 
     inode: int
     changed: int
@@ -49,7 +53,7 @@ class _Whole(NamedTuple):
 
 
 class SharedSnapshot:
-    """A snapshot that is held open. Made by `SnapshotPool.newest`, and to be closed."""
+    """A snapshot that is held open. Created by `SnapshotPool.newest`, and to be closed."""
 
     def __init__(
         self,
@@ -63,26 +67,28 @@ class SharedSnapshot:
     ) -> None:
         self.position = position
         self.size = size
-        """Bytes."""
+        """Size of the file in bytes."""
         self.crc = crc
-        """CRC-32C of all."""
+        """CRC-32C of the whole file."""
         self.inode = os.fstat(file.fd).st_ino
         self._file: OpenFile | None = file
         self._let_go = let_go
         self._drop = drop
 
     def reader(self) -> Callable[[int, int], bytes]:
-        """What reads, in a thread, up to so many bytes from an offset on. Raises OSError."""
+        """A function that reads, to be run in a thread, a given number of bytes from an offset on. It raises
+        OSError."""
         file = self._open_file()
         return lambda at, length: os.pread(file.fd, length, at)
 
     def summed(self) -> Callable[[], tuple[int, int]]:
-        """What reads all of it, in a thread: its length and its CRC-32C. Raises OSError."""
+        """A function, to be run in a thread, that reads the whole file and returns its length and its CRC-32C. It
+        raises OSError."""
         file = self._open_file()
         return lambda: snapshots.summed(file)
 
     def damaged(self) -> None:
-        """Its bytes are not what they were: nobody is to get it any more."""
+        """The file's bytes have changed: do not give it to anybody any more."""
         self._drop(self)
 
     def _open_file(self) -> OpenFile:
@@ -91,17 +97,17 @@ class SharedSnapshot:
         return self._file
 
     def sent(self) -> None:
-        """Nothing more of it is read. The log behind it is kept until `close`."""
+        """Close the file, as nothing more is read from it. The log behind the snapshot is kept until `close`."""
         self._file = None
 
     def close(self) -> None:
-        """Let go of it, and of the log behind it. May be called again."""
+        """Release the file, and the log behind the snapshot. May be called again."""
         self._file = None
         self._let_go(self)
 
 
 class SnapshotPool:
-    """One catalog's. The loop thread's own."""
+    """The snapshots of one catalog. All methods run on the loop thread, unless marked [blocking]."""
 
     def __init__(
         self,
@@ -114,10 +120,11 @@ class SnapshotPool:
         trim: Callable[[Position], None],
         damaged: Callable[[str], None],
     ) -> None:
-        """`written` hears of each new snapshot; `trim` lets go of the log below a position. `damaged` hears what
-        writing one finds in the tables. `stop`: the node stops."""
+        """`written` is called with the position of each new snapshot; `trim` permits the log to drop commands below a
+        position. `damaged` is called with damage found in the tables while writing. `stop` is set when the node
+        stops."""
         self.turn = asyncio.Lock()
-        """Held by whoever makes, checks or replaces files."""
+        """Held while files are created, checked or replaced."""
         self._folder = folder
         self._executor = executor
         self._room = room
@@ -127,25 +134,25 @@ class SnapshotPool:
         self._damaged = damaged
         self._loop = asyncio.get_running_loop()
         self._checked: dict[str, _Whole] = {}
-        """By name."""
+        """The newest checked file, by name."""
         self._held: dict[SharedSnapshot, float] = {}
-        """Those behind which the log is kept, since when."""
+        """Snapshots behind which the log is kept, each with the loop time of its opening."""
         self._failure: HeadraceError | None = None
         self._again_at = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def write(self) -> Position:
-        """Write a snapshot; the position that it holds. Raises StorageFull, OSError or sqlite3.Error; nothing is lost.
+        """Write a snapshot and return its position. Raises StorageFull, OSError or sqlite3.Error, with nothing lost.
 
-        The log is trimmed to the older of the two that are kept, so that one damaged snapshot is not the end.
+        The log is trimmed to the older of the two snapshots that are kept, so that one damaged snapshot is not fatal.
         """
         return await asyncio.shield(self._begun(self._write_in_turn()))
 
     async def newest(self, least: Position, *, keeps_log: bool) -> SharedSnapshot:
-        """The newest snapshot that is whole; written now if there is none at `least` or behind.
+        """The newest undamaged snapshot; a new one is written if there is none at position `least` or behind.
 
-        `keeps_log`: until it is closed, or for an hour, the log is not trimmed beyond its position. Raises
-        HeadraceError, with StorageFull among them, OSError, and sqlite3.Error.
+        `keeps_log`: the log is not trimmed beyond the snapshot's position before it is closed, for an hour at most.
+        Raises HeadraceError (including StorageFull), OSError, and sqlite3.Error.
         """
         opening = self._begun(self._newest(least, keeps_log=keeps_log))
         try:
@@ -155,22 +162,24 @@ class SnapshotPool:
             raise
 
     async def newest_kept(self) -> tuple[Path, Position] | None:
-        """The newest snapshot of those that are there, if one is whole: it is checked anew. Raises as `newest`."""
+        """The newest existing snapshot that is undamaged, checked again, with its position; None if there is none.
+        Raises as `newest`."""
         return await asyncio.shield(self._begun(self._newest_kept()))
 
     async def close(self) -> None:
-        """Return when nothing more is being written or read here; `stop` is set."""
+        """Wait until nothing is being written or checked any more; `stop` must be set before."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     # --- inside
 
     def _begun(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """To its end, though who asked may go away: files that a thread works on are nobody else's meanwhile."""
+        """Start work that runs to its end even if the caller goes away, so that no other work meets files that a thread
+        still uses."""
         task = self._loop.create_task(work, name="catalog-snapshots")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone
         return task
 
     async def _write_in_turn(self) -> Position:
@@ -232,7 +241,8 @@ class SnapshotPool:
             raise self._failure from error
 
     def _open_newest(self) -> tuple[Position, _Whole, OpenFile] | None:
-        """[blocking] Those that are damaged are removed. Raises NewerFormat where a newer version wrote one."""
+        """[blocking] Open the newest undamaged snapshot, if there is one; damaged ones are removed. Raises NewerFormat
+        if a newer version wrote one."""
         for path in reversed(snapshots.snapshots(self._folder)):
             position = snapshots.position_of(path)
             try:
@@ -270,7 +280,8 @@ class SnapshotPool:
         self._held.pop(shared, None)
 
     def _kept_from(self, until: Position) -> Position:
-        """Where the log is to begin that may be trimmed until there."""
+        """The position to which the log is trimmed, given that it may be trimmed to `until`: lower if a follower still
+        needs the log."""
         now, kept, late = self._loop.time(), until, []
         for shared, since in self._held.items():
             if shared.position < until:

@@ -1,15 +1,15 @@
-"""The catalog's folder: the live SQLite file, its snapshots, and which of them a start uses.
+"""The catalog's folder: the live SQLite file, its snapshots, and the choice between them at a start.
 
     catalog.sqlite (-wal, -shm)          the live file
-    catalog.suspect                      a mark: damage was met, the next start restores a snapshot
-    snapshot-<applied position>.sqlite   the two newest
-    catalog.damaged                      the last live file that was set aside
-    *.tmp (-journal)                     on its way to be one of these; a start removes it
+    catalog.suspect                      a mark: damage was found, so the next start restores a snapshot
+    snapshot-<applied position>.sqlite   the two newest snapshots
+    catalog.damaged                      the live file that was set aside last
+    *.tmp (-journal)                     unfinished files, which a start removes
 
-A snapshot is written beside, checked to the last row (check.py), synced and renamed, so that one with its final name
-was whole then; it is checked again when it is used, or given to another node. One that is ahead of the live file is
-used instead of it: the log may have been trimmed to it, or begin at it. Nothing of it is ever held in memory as a
-whole. Blocking.
+A snapshot is written under a temporary name, checked to the last row (table_check.py), synced and renamed, so that a
+file with its final name was undamaged then; it is checked again when it is used, or given to another node. A snapshot
+that is ahead of the live file is used instead of it: the log may have been trimmed to it, or begin at it. No file is
+ever held in memory as a whole. All functions block.
 """
 
 import contextlib
@@ -40,22 +40,23 @@ from headrace.tables.transactions import applied
 log = structlog.get_logger(__name__)
 
 KEPT = 2
+"""Number of snapshots that are kept."""
 _LIVE = "catalog.sqlite"
 _SUSPECT = "catalog.suspect"
 _NAME = re.compile(r"snapshot-(\d{20})\.sqlite")
 _READ_BYTES: Final = 1 << 20
 _STEP: Final = 50_000
-"""Instructions of SQLite's machine between two looks at whether a check is to end."""
+"""Instructions of SQLite's virtual machine between two checks whether to stop."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
 
 
 def live_file(folder: Path) -> Path:
-    """The live SQLite file."""
+    """The path of the live SQLite file."""
     return folder / _LIVE
 
 
 def is_live_small(folder: Path) -> bool:
-    """Whether the live file is checked where it lies; True where there is none just now."""
+    """Whether the live file is so small that it is checked in place; True if there is none at the moment."""
     try:
         return is_small(live_file(folder))
     except OSError:
@@ -63,10 +64,11 @@ def is_live_small(folder: Path) -> bool:
 
 
 def open_newest(folder: Path, schema: Schema, *, sums: bool = True) -> Tables:
-    """The live tables; where they are missing or damaged, from the newest snapshot; where there is none, empty.
+    """Open the live tables; missing or damaged ones are restored from the newest snapshot, or created empty without
+    one.
 
-    Small ones are checked to the last row, so that a start takes no longer for it; larger ones by who goes on with
-    them. `sums`: see `Schema.open`. Raises FolderRefused for a newer format, OSError.
+    Small tables are checked to the last row; larger ones, which would delay the start, have to be checked later by the
+    caller. `sums`: see `Schema.open`. Raises FolderRefused for a newer format, OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for torn in listing(folder):
@@ -92,14 +94,15 @@ def open_newest(folder: Path, schema: Schema, *, sums: bool = True) -> Tables:
             ahead = [path for path, position in _by_position(folder) if position > at]
             if not any(map(_is_whole, ahead)):
                 return connection
-            # The live file lost what was not synced when the power went, or was to be replaced when the process ended.
+            # The live file lost unsynced changes in a power failure, or the process ended before replacing it.
             log.warning("catalog_behind_snapshot", folder=str(folder), applied=at, snapshot=ahead[-1].name)
             connection.close()
     return restore(folder, schema, sums=sums, reason=reason)
 
 
 def applied_in(folder: Path, schema: Schema) -> Position:
-    """The applied position of the tables that a start would use: all below was committed. Raises as `open_newest`."""
+    """The applied position of the tables that a start would use; everything below it was committed. Raises as
+    `open_newest`."""
     connection = open_newest(folder, schema, sums=False)
     try:
         return applied(connection)
@@ -108,10 +111,10 @@ def applied_in(folder: Path, schema: Schema) -> Position:
 
 
 def restore(folder: Path, schema: Schema, *, sums: bool = True, reason: str = "") -> Tables:
-    """Set the live file aside and start from the newest snapshot that is whole, or from nothing.
+    """Set the live file aside, and open tables from the newest undamaged snapshot, or empty ones without any.
 
-    `reason`: what is damaged in it, if anything is. Raises NewerFormat, with all as it was, where a newer version wrote
-    that.
+    `reason`: the damage of the live file, if there is any. Raises NewerFormat, with nothing changed, if a newer version
+    wrote a snapshot.
     """
     for snapshot in snapshots(folder):
         _refuse_newer(snapshot)
@@ -151,12 +154,12 @@ def rebuild(
     room: Room = plenty,
     stop: threading.Event | None = None,
 ) -> Tables:
-    """Put another file in the live one's place, made of a snapshot (None: of nothing) and what `replay` does to it.
+    """Replace the live file by a new one, built from a snapshot (None: from empty tables) and by `replay`.
 
-    `keep`: the snapshot is another node's, at that position, and becomes the only one here: what applied its commands
-    in another way than the others may have written those before. The live one, open as `connection`, is set aside.
-    Readers see it until they open the file again. Raises HeadraceError for a snapshot that is damaged, StorageFull,
-    OSError, sqlite3.Error, and what `replay` raises; the tables are as they were then, unless `connection` is closed.
+    `keep`: the snapshot is another node's, at that position, and replaces this node's snapshots, since the fault that
+    made this node apply commands differently may also have affected those. The live file, open as `connection`, is set
+    aside; readers see it until they open the file again. Raises HeadraceError for a damaged snapshot, StorageFull,
+    OSError, sqlite3.Error, and the errors of `replay`; the tables are unchanged then, unless `connection` is closed.
     """
     fresh = folder / "rebuilt.tmp"
     unlink_all(fresh)
@@ -172,7 +175,7 @@ def rebuild(
                 pass
             replay(made)
         finally:
-            made.close()  # and the WAL goes into the file
+            made.close()  # which also moves the WAL into the file
         if found := damage(fresh, stop=stop):
             raise HeadraceError(f"the catalog's tables could not be made anew: {'; '.join(found)}")
         sync(fresh)
@@ -191,7 +194,7 @@ def rebuild(
 
 
 def _keep_only(folder: Path, snapshot: Path, position: Position) -> None:
-    """Have a snapshot that lies elsewhere be the folder's only one; whenever that ends, there is one."""
+    """Make a snapshot from elsewhere the folder's only one. At any interruption the folder still has a snapshot."""
     linked, kept = folder / "installed.tmp", path_of(folder, position)
     linked.unlink(missing_ok=True)
     _link(snapshot, linked)
@@ -204,10 +207,11 @@ def _keep_only(folder: Path, snapshot: Path, position: Position) -> None:
 
 
 def check_live(folder: Path, *, room: Room = plenty, stop: threading.Event | None = None) -> None:
-    """Check the live file to the last row, a large one by way of a copy: reading it at once would hold its WAL up.
+    """Check the live file to the last row; a large one through a copy, since a long read would keep its WAL from being
+    reset.
 
-    Raises TablesDamaged; StorageFull, OSError, sqlite3.Error where there was no room for the copy, or it could not be
-    looked at, as where `stop` was set meanwhile.
+    Raises TablesDamaged; StorageFull, OSError, sqlite3.Error if there was no room for the copy, or the check could not
+    be done, such as when `stop` was set meanwhile.
     """
     live = live_file(folder)
     if is_small(live):
@@ -222,17 +226,17 @@ def check_live(folder: Path, *, room: Room = plenty, stop: threading.Event | Non
 
 
 def suspect(folder: Path) -> None:
-    """Leave the mark that the live file must not be trusted at the next start."""
+    """Leave the mark by which the next start does not trust the live file."""
     (folder / _SUSPECT).touch()
     sync(folder)
 
 
 def write_snapshot(folder: Path, *, room: Room = plenty, stop: threading.Event | None = None) -> Position:
-    """Write a snapshot of the live file as it is now, and drop all but the newest two; the position it holds.
+    """Write a snapshot of the live file's present state, drop all but the newest two, and return its position.
 
-    Reads beside the applying thread without holding it up, rests in between, and ends early where `stop` is set. On any
-    error (a full disk) what was there stays. Raises TablesDamaged where the live file is, StorageFull where `room` says
-    so, OSError, sqlite3.Error.
+    Reads alongside the applying thread without blocking it, with pauses, and ends early if `stop` is set. After any
+    error (such as a full disk) the existing snapshots stay. Raises TablesDamaged if the live file is damaged,
+    StorageFull as `room` does, OSError, sqlite3.Error.
     """
     fresh = folder / "snapshot.tmp"
     try:
@@ -263,13 +267,13 @@ def install(
     room: Room = plenty,
     stop: threading.Event | None = None,
 ) -> Tables:
-    """Replace the rows of the live file, open as `connection`, by those of another replica's snapshot, in one go.
+    """Replace the rows of the live file, open as `connection`, by those of another replica's snapshot, atomically.
 
-    The connection to go on with: another one where the live file is `damaged`, or its rows have sums, which those of
-    the snapshot are yet to get. Readers see the old rows or the new ones, in tables of this version. The snapshot is
-    kept as this folder's only one: the log begins at it. Raises HeadraceError for a file that is damaged or not at
+    Returns the connection to continue with: a new one if the live file is `damaged`, or if its rows have sums that the
+    snapshot's rows lack. Readers see either the old rows or the new ones, in tables of this version. The snapshot is
+    kept as this folder's only one, as the log begins at it. Raises HeadraceError for a file that is damaged or not at
     `position`, FolderRefused for a newer format, StorageFull, OSError and sqlite3.Error (a full disk, or `stop` was
-    set); the rows are as they were then.
+    set); the rows are unchanged then.
     """
     check(snapshot, position, stop=stop)
     fresh = folder / "installed.tmp"
@@ -280,7 +284,8 @@ def install(
         _link(snapshot, fresh)
         anew = damaged or (_format(fresh) < FORMAT and (sums or connection.summed))
         if not anew:
-            # Before anybody sees it, and while nothing has changed if there is no room.
+            # The snapshot is upgraded before anything else: no reader sees it yet, and nothing changes if there is no
+            # room.
             _bring_up(fresh, schema, sums=sums)
         sync(fresh)
         fresh.rename(kept)
@@ -325,7 +330,8 @@ def _bring_up(snapshot: Path, schema: Schema, *, sums: bool) -> None:
 
 
 def room_to_install(folder: Path, size: int) -> int:
-    """Bytes that a snapshot of `size` bytes takes when it is installed: it goes through the WAL into the live file."""
+    """Bytes of disk space that installing a snapshot of `size` bytes takes: it goes through the WAL into the live
+    file."""
     live = live_file(folder)
     return size + max(0, size - (live.stat().st_size if live.exists() else 0))
 
@@ -360,7 +366,8 @@ def path_of(folder: Path, position: Position) -> Path:
 
 
 def drop_above(folder: Path, end: Position) -> None:
-    """Drop the snapshots of a log that was longer once: what it holds from `end` on by then would be left out."""
+    """Drop snapshots above `end`, where a log that was longer once ends now: with them, new commands behind `end` would
+    be skipped."""
     for snapshot, position in _by_position(folder):
         if position > end:
             log.error("catalog_snapshot_dropped", snapshot=snapshot.name, end=end)
@@ -372,10 +379,10 @@ def _by_position(folder: Path) -> list[tuple[Path, Position]]:
 
 
 def check(snapshot: Path, position: Position, *, stop: threading.Event | None = None) -> None:
-    """Look at a snapshot before it is given to another replica, and at one that came from another.
+    """Check a snapshot that is to be given to another replica, or was received from one.
 
-    Raises HeadraceError where it is damaged or not at `position`, NewerFormat where a newer version wrote it, and
-    sqlite3.Error where it could not be looked at, as where `stop` was set meanwhile.
+    Raises HeadraceError if it is damaged or not at `position`, NewerFormat if a newer version wrote it, and
+    sqlite3.Error if it could not be checked, such as when `stop` was set meanwhile.
     """
     _refuse_newer(snapshot, stop)
     if not _is_whole(snapshot, stop):
@@ -385,7 +392,7 @@ def check(snapshot: Path, position: Position, *, stop: threading.Event | None = 
 
 
 def _refuse_newer(snapshot: Path, stop: threading.Event | None = None) -> None:
-    """Raises NewerFormat for a snapshot that a newer version wrote; nothing for one that is damaged."""
+    """Raise NewerFormat for a snapshot that a newer version wrote, but not for a damaged one."""
     try:
         connection = _reading(snapshot)
         try:
@@ -399,7 +406,7 @@ def _refuse_newer(snapshot: Path, stop: threading.Event | None = None) -> None:
         finally:
             connection.close()
     except UnicodeDecodeError:
-        return  # who reads on meets it again
+        return  # a later check reports this damage
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
@@ -411,7 +418,8 @@ def _refuse_newer(snapshot: Path, stop: threading.Event | None = None) -> None:
 
 
 def _is_whole(path: Path, stop: threading.Event | None = None) -> bool:
-    """Raises sqlite3.Error where that could not be found out: who has no file descriptor left has no damage."""
+    """Whether a file is an undamaged catalog; damage is logged. Raises sqlite3.Error if that could not be determined,
+    such as without a free file descriptor."""
     try:
         connection = _reading(path)
         try:
@@ -445,12 +453,12 @@ def _position(path: Path) -> Position:
 
 
 def _reading(path: Path) -> sqlite3.Connection:
-    """Makes no file where there is none."""
+    """Open a read-only connection, which does not create a missing file."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 
 
 def _set_aside(folder: Path) -> None:
-    """The WAL goes with its file: another file must never meet it."""
+    """Move the live file away, and remove its WAL, which must never be applied to another file."""
     live = live_file(folder)
     if live.exists():
         live.replace(folder / "catalog.damaged")

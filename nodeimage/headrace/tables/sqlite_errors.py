@@ -1,4 +1,4 @@
-"""What errors of SQLite mean for the catalog: that its file is damaged, or that there is no room."""
+"""Classification of SQLite's errors: damage of the file, no room, or no file descriptors."""
 
 import sqlite3
 from typing import Final
@@ -12,30 +12,31 @@ _DAMAGE: Final = (
     "SQLITE_IOERR_READ",
     "SQLITE_IOERR_SHORT_READ",
 )
-"""Names of errors for what a file holds. CORRUPTFS is a sector that the disk cannot read (EIO)."""
+"""Names of errors that mean damaged contents of a file. CORRUPTFS is a sector that the disk cannot read (EIO)."""
 _UNOPENED: Final = ("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")
 _DAMAGE_TEXTS: Final = (
     "user-defined function raised exception",  # a row's sum does not fit (row_checksums.py)
     "Could not decode to UTF-8",
-    "unable to build parameters",  # of text that is none, for such a function
+    "unable to build parameters",  # such a function cannot get text that is not valid UTF-8
     "no such table",
     "no such column",
     "no such index",
     "has no column named",
 )
-"""How errors begin that come of statements which are right, and of rows or a schema that are not."""
+"""Beginnings of the messages of errors that correct statements raise because of damaged rows or a damaged schema."""
 
 
 NO_TEXT: Final = "the schema holds what is no text"
-"""Then the sqlite3 module cannot read SQLite's own message, and raises UnicodeDecodeError."""
+"""The message for a schema with invalid text: the sqlite3 module then cannot decode SQLite's own message, and raises
+UnicodeDecodeError."""
 
 
 class TablesDamaged(sqlite3.DatabaseError):
-    """What a file of the tables holds is not what was written."""
+    """The contents of a file of the tables are not what was written."""
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error means that the file itself is bad, and not that the disk is full or the file is locked."""
+    """Whether an error means that the file itself is damaged, rather than, say, a full disk or a locked file."""
     name = getattr(error, "sqlite_errorname", "")
     return (
         name.startswith(_DAMAGE)
@@ -45,7 +46,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def cannot_open(error: sqlite3.Error) -> bool:
-    """Whether SQLite could not open a file, for whatever reason."""
+    """Whether an error means that SQLite could not open a file, for any reason."""
     return getattr(error, "sqlite_errorname", "").startswith(_UNOPENED)
 
 
@@ -55,6 +56,6 @@ def is_full(error: sqlite3.Error) -> bool:
     if cannot_open(error):
         return descriptors.are_lacking()
     return name.startswith("SQLITE_FULL") or (
-        # SQLite reports a full disk as a failed write where it extends the WAL or the shared-memory index.
+        # SQLite reports a full disk as a failed write when it extends the WAL or the shared-memory index.
         name in ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")
     )

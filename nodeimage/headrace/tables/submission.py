@@ -1,12 +1,12 @@
-"""Gets a command into the catalog's log, from whichever node, and waits until it is applied here.
+"""Gets commands of this node into the catalog's log, and waits until they are applied here.
 
-    this node leads     append to the container -> committed -> applied here
-    another one leads   `route` to the catalog's leader -> committed there -> this node follows -> applied here
+    this node leads      append to the container -> committed -> applied here
+    another node leads   `route` to the catalog's leader -> committed there -> replicated to this node -> applied here
 
-What fails before the commit is tried again, after a pause that grows, for LIMIT_S in all: a leader that stepped down,
-one that does not answer, or none at all. An attempt that failed may have left its command in the log all the same, so
-commands may be repeated (catalog/command.py says what a repeat comes to); but none that this process had given up
-lands after one that it began later (node/submit_fencing.py). Belongs to the loop thread.
+A failure before the commit (the leader stepped down, does not answer, or there is none) is retried, after growing
+pauses, for LIMIT_S in all. A failed attempt may have left its command in the log nevertheless, so commands may be
+repeated (catalog/command.py describes the effect of a repeat). But no command that this process has given up lands
+after one that it began later (node/submit_fencing.py). Everything runs on the loop thread.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from headrace.tables.outcomes import NotCommitted, Outcomes, Submitted
 from headrace.tables.schema import Command, Outcome
 
 Route = Callable[[bytes], Awaitable[Position]]
-"""Has the catalog's leader write a command's payload; the position behind it, once committed.
+"""Sends a command's payload to the catalog's leader, which writes it; returns the position behind it, once committed.
 
-One call is one attempt: where the command may have been sent already it raises rather than send it again, so that a
-repeat is known to be one. Errors that may pass (nobody leads, no contact) are HeadraceError or OSError.
+One call is one attempt: if the command may have been sent already, it raises an error rather than send the command
+again, so that every repeat is known to be one. Temporary errors (no leader, no contact) are HeadraceError or OSError.
 """
 
 LIMIT_S: Final = 15.0
-"""Until a command is committed, or, if another node leads, until it is applied here."""
+"""Limit of seconds until a command is committed, or, if another node leads, until it is applied here."""
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.5
 
@@ -48,14 +48,14 @@ _AGAIN: Final = frozenset(
         Code.NOT_CONTROLLER,
     }
 )
-"""Another attempt, perhaps at another leader, may succeed."""
+"""Errors after which another attempt, perhaps at another leader, may succeed."""
 
 
 class Submitter:
-    """The way of one catalog's commands into its log."""
+    """Gets the commands of one catalog into its log."""
 
     def __init__(self, *, command_log: CommandLog, applier: Applier, outcomes: Outcomes, route: Route | None) -> None:
-        """Without a `route` a command waits until this node leads."""
+        """Without a `route`, commands wait until this node leads."""
         self._log = command_log
         self._applier = applier
         self._outcomes = outcomes
@@ -63,7 +63,7 @@ class Submitter:
         self._loop = asyncio.get_running_loop()
 
     async def submit(self, command: Command, payload: bytes, *, here: bool) -> Outcome:
-        """The command's outcome once it is applied here. `here`: never by way of another node."""
+        """Submit a command; returns its outcome once it is applied here. `here`: never send it to another node."""
         submitted = self._outcomes.expect(command, payload)
         try:
             return await self._until_committed(submitted, here=here)
@@ -71,7 +71,8 @@ class Submitter:
             self._outcomes.forget(submitted)
 
     async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> asyncio.Future[Position]:
-        """Add a command to the log of this node, which leads; the future of its commit. `admit` may refuse it."""
+        """Append a command to the log of this node, which leads; returns the future of its commit. `admit` may refuse
+        it by an error."""
         await self._applier.let_append()
         try:
             admit()
@@ -124,7 +125,7 @@ class Submitter:
                 submitted.committed(position)
                 return await waiter
         except TimeoutError as error:
-            assert limit.expired()  # a TimeoutError of the route is an OSError
+            assert limit.expired()  # a TimeoutError of the route is an OSError, and was handled above
             raise _timed_out(submitted, None) from error
 
 
@@ -137,7 +138,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _uncommitted(submitted: Submitted) -> None:
-    """The time is up; a command that is committed, and waits for room on the disk, waits on."""
+    """Fail a submit whose time is up, unless its command is committed, and only waits for room on the disk."""
     if submitted.position is None:
         submitted.fail(_timed_out(submitted, None))
 

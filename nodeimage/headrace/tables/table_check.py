@@ -1,9 +1,9 @@
-"""Reads a file of the catalog's tables whole, and says what in it is damaged.
+"""Reads a whole file of the catalog's tables, and reports damage.
 
-Structure and indexes by SQLite's own check, each row by its sum, and what rows cannot show, such as one that is missing
-or an older version of itself, by the totals. `python -m headrace.tables.table_check FILE` does it in a process of its
-own, and prints what it found as a JSON list: a large file would hold a node's loop up (its threads share one
-interpreter).
+SQLite's own check covers structure and indexes, sums cover each row, and totals reveal what rows cannot show: a row
+that is missing, or an older version of itself. `python -m headrace.tables.table_check FILE` does the check in a
+separate process, and prints the damage as a JSON list: in the node's process a large file would block the loop, as all
+threads share one interpreter.
 """
 
 import os
@@ -21,14 +21,14 @@ from headrace.tables.row_checksums import COLUMNS, KEYS, LATER, is_summed, row_s
 from headrace.tables.sqlite_errors import TablesDamaged, is_damage
 
 MOST: Final = 10
-"""Of what is told of one file."""
+"""Limit of reported faults of one file."""
 SMALL_BYTES: Final = 4 << 20
-"""Up to here a file is read in a thread, within some tenths of a second."""
+"""Size up to which a file is checked in a thread, which takes some tenths of a second."""
 _NICE: Final = 10
 _LOOK_S: Final = 0.2
-"""Between two looks at whether a check is to end."""
+"""Seconds between two checks whether to stop the process."""
 _STEP: Final = 50_000
-"""Instructions of SQLite's machine between two such looks."""
+"""Instructions of SQLite's virtual machine between two checks whether to stop."""
 _UNTOLD: Final = (
     "SQLITE_CANTOPEN",
     "SQLITE_INTERRUPT",
@@ -38,20 +38,20 @@ _UNTOLD: Final = (
     "SQLITE_FULL",
     "SQLITE_IOERR",
 )
-"""Errors that say nothing of what the file holds, unless they are damage (sqlite_errors)."""
+"""Errors that say nothing about the file's contents, unless they count as damage (sqlite_errors)."""
 _lists: Final = msgspec.json.Decoder(list[str])
 
 
 def is_small(path: Path) -> bool:
-    """Whether the file is checked where one is. Raises OSError."""
+    """Whether a file is so small that it is checked in the node's own process. Raises OSError."""
     return path.stat().st_size <= SMALL_BYTES
 
 
 def damage_in(path: Path, *, stop: threading.Event | None = None) -> list[str]:
-    """[blocking] What is damaged in a file of the tables, one line each; nothing where all of it checks.
+    """[blocking] The damage of a file of the tables, one line per fault; empty if there is none.
 
-    A file of a format without sums is checked in its structure alone. Raises OSError, and sqlite3.Error where that
-    could not be found out: no file descriptor is left, or `stop` was set meanwhile.
+    A file of a format without sums is only checked for its structure. Raises OSError, and sqlite3.Error if the check
+    could not be done: no file descriptor is left, or `stop` was set meanwhile.
     """
     path.stat()
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
@@ -77,7 +77,7 @@ def damage_in(path: Path, *, stop: threading.Event | None = None) -> list[str]:
 
 
 def _told(error: sqlite3.Error | UnicodeDecodeError) -> str:
-    """What an error says of the file. Raises it where that is nothing."""
+    """The damage that an error reveals. Raises the error itself if it says nothing about the file's contents."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(_UNTOLD) and not (isinstance(error, sqlite3.Error) and is_damage(error)):
         raise error
@@ -90,7 +90,8 @@ def _has(connection: sqlite3.Connection, table: str) -> bool:
 
 
 def _totals_in(connection: sqlite3.Connection) -> tuple[dict[str, int] | None, list[str]]:
-    """None where the row that has them is damaged, which is told as any other."""
+    """As row_checksums.totals_in, but with None for totals whose row is damaged; that row is reported like any
+    other."""
     try:
         return totals_in(connection)
     except TablesDamaged:
@@ -119,8 +120,8 @@ def _damage_of(connection: sqlite3.Connection, table: str, total: int | None, un
 
 
 def damage(path: Path, *, stop: threading.Event | None = None) -> list[str]:
-    """[blocking] The same, in a process of its own where the file is large. Raises as `damage_in`,
-    and OutOfDescriptors."""
+    """[blocking] As `damage_in`, but in a separate process for a large file. Raises as `damage_in`, and
+    OutOfDescriptors."""
     if is_small(path):
         return damage_in(path, stop=stop)
     command = [sys.executable, "-m", "headrace.tables.table_check", str(path)]
@@ -151,7 +152,7 @@ def _outputs(process: "subprocess.Popen[bytes]", stop: threading.Event | None) -
 
 
 def main() -> None:
-    """The helper process."""
+    """Check the file named on the command line, in a process of low priority."""
     os.nice(_NICE)
     sys.stdout.write(msgspec.json.encode(damage_in(Path(sys.argv[1]))).decode())
 

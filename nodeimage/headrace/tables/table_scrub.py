@@ -1,7 +1,8 @@
-"""Reads a node's tables through again and again, at a bounded rate, so that damage is found that nobody reads.
+"""Reads all of a node's tables again and again, at a bounded rate, to find damage in rows that are never read
+otherwise.
 
-A pass looks at each row on its own, a few at a time (a long read would keep SQLite from starting its WAL over), then at
-the file as a whole: structure, indexes, totals (check.py). The first one begins soon after a start.
+A pass checks each row by itself, a few at a time (a long read would keep SQLite from restarting its WAL), then the file
+as a whole: structure, indexes, totals (table_check.py). The first pass begins soon after a start.
 """
 
 import asyncio
@@ -18,21 +19,23 @@ from headrace.tables.sqlite_errors import is_damage
 log = structlog.get_logger(__name__)
 
 FIRST_S: Final = 5.0
-"""From a start to the first pass."""
+"""Seconds from a start to the first pass."""
 ROWS: Final = 500
+"""Number of rows that are checked at a time."""
 PAUSE_S: Final = 0.05
-"""Between two pieces of so many rows: 10,000 a second at most."""
+"""Seconds between two times: 10,000 rows per second at most."""
 REST_S: Final = 60.0
+"""Least number of seconds between two passes."""
 LARGE_REST_S: Final = 600.0
-"""Of a file of which a copy is made to be looked at (snapshots.check_live)."""
+"""Least number of seconds between two passes of a large file, which is copied to be checked (snapshots.check_live)."""
 REST_TIMES: Final = 20
-"""Between two passes, and so many times as long as the last one took, whichever is longer."""
+"""Least time between two passes, as a multiple of the last pass's duration."""
 
 CheckRows = Callable[[str, tuple[object, ...], int], Awaitable[tuple[object, ...]]]
 
 
 class TablesScrub:
-    """Of one catalog's tables. The loop thread's."""
+    """Scrubs the tables of one catalog. Runs on the loop thread."""
 
     def __init__(
         self,
@@ -42,9 +45,9 @@ class TablesScrub:
         found: Callable[[str], None],
         is_small: Callable[[], bool],
     ) -> None:
-        """`check_rows(table, after, limit)` checks the rows behind a key and gives the last one's, () at the end, and
-        itself says what it finds; `check_file` raises what it finds, for `found`. `is_small`: the file is read where it
-        lies."""
+        """`check_rows(table, after, limit)` checks the rows behind a key and returns the last one's key, () at the end;
+        it reports damage itself. `check_file` raises damage, which is then passed to `found`. `is_small`: whether the
+        file is checked in place."""
         self._check_rows = check_rows
         self._check_file = check_file
         self._found = found
@@ -52,7 +55,7 @@ class TablesScrub:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="catalog-scrub")
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop scrubbing."""
         self._task.cancel()
         await asyncio.wait([self._task])
 

@@ -1,6 +1,6 @@
-"""Transactions on the tables: commands and the applied position in one, so that each command is applied once.
+"""Transactions on the tables: commands and the applied position change together, so that each command is applied once.
 
-A command that is refused, or that breaks on a value, leaves no trace, and those around it are applied.
+A command that is refused, or that fails on a value, leaves no trace, and the commands around it are applied.
 """
 
 import sqlite3
@@ -28,7 +28,7 @@ def applied(connection: sqlite3.Connection) -> Position:
 
 
 def set_back(connection: Tables, position: Position) -> None:
-    """Go on from `position`, where the log ends now, with the rows as they are."""
+    """Set the applied position back to `position`, where the log ends now, and keep the rows as they are."""
     with connection.transaction():
         connection.keep(position)
     connection.committed(position)
@@ -37,10 +37,10 @@ def set_back(connection: Tables, position: Position) -> None:
 
 
 def apply_all(connection: Tables, commands: Sequence[tuple[Position, Command]], schema: Schema) -> list[Decided]:
-    """Apply commands, each with the position after its frame, in one transaction; what each one came to.
+    """Apply commands, each with the position after its frame, in one transaction; returns each outcome or refusal.
 
-    Commands at or below the applied position are refused (AssertionError): replay starts above it. On sqlite3.Error
-    (full disk, damage) nothing is applied.
+    Commands at or below the applied position are rejected (AssertionError), as a replay starts above it. After a
+    sqlite3.Error (full disk, damage) nothing is applied.
     """
     decided: list[Decided] = []
     last = connection.applied
@@ -59,7 +59,8 @@ def apply_all(connection: Tables, commands: Sequence[tuple[Position, Command]], 
 
 
 def _apply_one(connection: Tables, command: Command, schema: Schema) -> Decided:
-    """The outcome, or the refusal. A refused command leaves no trace, and so does one that breaks on a value."""
+    """Apply one command; returns its outcome or refusal. A command that is refused, or fails on a value, leaves no
+    trace."""
     connection.execute("SAVEPOINT command")
     moved = dict(connection.moved)
     died = connection.deaths.under_way()
@@ -75,7 +76,8 @@ def _apply_one(connection: Tables, command: Command, schema: Schema) -> Decided:
     except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, ValueError, TypeError) as error:
         if isinstance(error, TypeError) and not connection.tolerates:
             _raise_damage(connection)
-        # The same on every replica, since it comes from the command and the rows; a full disk does not come here.
+        # The error is the same on every replica, as it depends on the command and the rows only; a full disk raises
+        # another one.
         log.error("catalog_command_failed", command=type(command).__name__, error=repr(error))
         refusal = KafkaError(Code.UNKNOWN_SERVER_ERROR, f"the catalog cannot apply {type(command).__name__}: {error}")
     except sqlite3.DatabaseError as error:
@@ -93,8 +95,8 @@ def _apply_one(connection: Tables, command: Command, schema: Schema) -> Decided:
 
 
 def _raise_damage(connection: Tables) -> None:
-    """A row that has to be there may not be, as its key has changed: elsewhere the command takes place. Raises
-    TablesDamaged."""
+    """Raise TablesDamaged if the file is damaged: a row that must exist may be missing here because its key was
+    damaged, while the command succeeds on other nodes."""
     (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
     if found := damage_in(Path(path)):
         raise TablesDamaged("; ".join(found))

@@ -194,7 +194,7 @@ def _intend(connection: Tables, topic: TopicRow | None, item: RollTarget, *, ret
             return RollOutcome(Code.NONE, "", intended)
         return RollOutcome(
             Code.INVALID_REQUEST,
-            "another roll is intended; its target stands, unless its container is deleted",
+            "another roll is intended; its target remains, unless its container is deleted",
             intended,
         )
     if retired:
@@ -202,7 +202,7 @@ def _intend(connection: Tables, topic: TopicRow | None, item: RollTarget, *, ret
     if intended is not None:
         _delete(connection, [intended.id])
     if open_one.leader_epoch > MOST_LEADER_EPOCH:
-        return RollOutcome(Code.POLICY_VIOLATION, "the partition's leader epochs are used up; go on in another topic")
+        return RollOutcome(Code.POLICY_VIOLATION, "the partition's leader epochs are used up; use another topic")
     try:
         serial = take_serials(connection, topic.stream_number, 1)
     except KafkaError as error:

@@ -43,7 +43,7 @@ class PutLink(CatalogCommand[LinkOutcome], frozen=True):
             if not self.create:
                 raise _none(self.name)
             if not self.name:
-                raise KafkaError(Code.INVALID_REQUEST, "a link has a name")
+                raise KafkaError(Code.INVALID_REQUEST, "a link needs a name")
             id_ = take_numbers(connection, "next_link", 1)
             row = LinkRow(id_, self.name, stream.path, self.config, RUNNING, self.now)
             columns = (row.id, row.name, stream.number, encode_link(row.config), row.state, row.created)

@@ -153,7 +153,7 @@ def take_serials(connection: Tables, stream: StreamNumber, count: int, *, topics
     if first + count > MAX_SERIAL:
         raise KafkaError(
             Code.POLICY_VIOLATION,
-            f"a stream makes at most {MAX_SERIAL} partitionlets in its life; go on in another stream",
+            f"a stream has at most {MAX_SERIAL} partitionlets in its lifetime; use another stream",
         )
     more = {"next_serial": "?1", "topics": "topics + ?2", "partitions": "partitions + ?3"}
     connection.update("streams", more, "number = ?4", first + count, topics, partitions, stream)

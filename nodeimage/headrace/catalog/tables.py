@@ -164,7 +164,7 @@ def open_tables(path: Path, *, sums: bool = True) -> Tables:
         if found > FORMAT:
             raise FolderRefused(f"{path} has format {found}; this version reads {FORMAT}: use a newer headrace")
         if found == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-            raise TablesDamaged(f"{path} says of no format, and is not empty")
+            raise TablesDamaged(f"{path} has no format, but is not empty")
         if found == 0:
             connection.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID};"

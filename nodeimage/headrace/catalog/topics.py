@@ -282,7 +282,7 @@ def check_new_topics(
                 answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {topic.full_name} exists", topic)
             seen.add(key)
         elif key in seen:
-            answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {item.stream}:{item.name} is twice in the request")
+            answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {item.stream}:{item.name} is listed twice")
         else:
             answer = _shape_fault(item, seen_ids) or _place_fault(item, retired)
         if answer is None:

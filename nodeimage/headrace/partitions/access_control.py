@@ -120,7 +120,7 @@ class AccessControl:
         self.rules, self._groups = found
         self.is_current = True
         for rule in self.rules.faults:
-            log.error("an access expression cannot be read, and lets nobody in", kind=rule.kind, object=rule.name)
+            log.error("an access expression cannot be read, so it permits nobody", kind=rule.kind, object=rule.name)
         _tell_of(self.rules.unknown)
         self._tell()
 
@@ -151,8 +151,8 @@ def _changed(
 def _tell_of(unknown: Iterable[UnknownPlace]) -> None:
     for kind, name, permission in sorted(unknown):
         log.error(
-            "an access expression stands on something that this version does not know: "
-            "what it is about is closed to all but administrators; start this node with the version that wrote it",
+            "an access expression is on an object or a permission that this version does not know, "
+            "so only administrators have access; start this node with the version that wrote it",
             kind=kind,
             object=name,
             permission=permission,

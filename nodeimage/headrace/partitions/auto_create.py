@@ -43,7 +43,7 @@ async def make_topics(
             continue
         if may_create is not None and not may_create(name.full):
             made[name.full] = KafkaError(
-                Code.TOPIC_AUTHORIZATION_FAILED, f"topic {name.full} is not there, and this user may not make it"
+                Code.TOPIC_AUTHORIZATION_FAILED, f"topic {name.full} does not exist, and this user may not create it"
             )
             continue
         count = stream.policy.default_partitions

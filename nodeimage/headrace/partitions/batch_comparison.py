@@ -57,7 +57,7 @@ class BatchComparison:
         try:
             same = await self._is_stored(partition, header, batch, known)
         except (HeadraceError, OSError) as error:
-            log.info("a repeat was not looked up", topic=name, partition=partition.index, reason=str(error))
+            log.info("a repeated batch could not be compared", topic=name, partition=partition.index, reason=str(error))
             return  # the batch is compared when its producer sends it again
         if same:
             partition.producers.heard(header.producer_id, source=source, name=name)

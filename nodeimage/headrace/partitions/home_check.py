@@ -83,8 +83,8 @@ class HomeCheck:
         if partition.next_offset < partition.home_start:
             return KafkaError(
                 Code.LEADER_NOT_AVAILABLE,
-                f"{name} moves here, and offsets {partition.next_offset} to {partition.home_start} of "
-                f"partition {partition.index} are still to come; try again",
+                f"{name} is moving here, and offsets {partition.next_offset} to {partition.home_start} of "
+                f"partition {partition.index} have not arrived yet; try again",
             )
         return None
 
@@ -120,7 +120,7 @@ class HomeCheck:
         """
         container = partition.container
         if partition.left or partition.deleted or container.lost:
-            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node leads the partition no more")
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node no longer leads the partition")
         if partition.rolling or partition.seal is not None or self._due(partition):
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
         home = topic.home

@@ -54,7 +54,7 @@ async def submitted(catalog: Catalog, command: CatalogCommand[T], *, timeout_ms:
     REQUEST_TIMED_OUT, after which the change may still happen.
     """
     if len(encode(command)) > MAX_COMMAND_BYTES:
-        raise KafkaError(Code.POLICY_VIOLATION, "too much for one request; ask in several")
+        raise KafkaError(Code.POLICY_VIOLATION, "the request is too large; split it into several")
     try:
         wait_s = min(timeout_ms / 1000, MOST_WAIT_S) if timeout_ms > 0 else MOST_WAIT_S
         async with asyncio.timeout(wait_s):

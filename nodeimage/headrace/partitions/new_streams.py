@@ -44,5 +44,5 @@ def check_new_path(path: str) -> None:
     check_stream(path)
     if path != PROBE and (path == RESERVED or path.startswith(f"{RESERVED}/")):
         raise KafkaError(
-            Code.POLICY_VIOLATION, f"{path} is no path for a stream of yours: paths under {RESERVED} are the cluster's"
+            Code.POLICY_VIOLATION, f"{path} is reserved: streams under {RESERVED} are the cluster's"
         )

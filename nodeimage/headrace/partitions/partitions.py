@@ -125,7 +125,7 @@ class Partitions:
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic.deleted else Code.LEADER_NOT_AVAILABLE
                 outcome = KafkaError(code)
             elif outcome is None or (isinstance(outcome, Partition) and outcome.left):
-                outcome = KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
+                outcome = KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition's leader has just changed")
             found.append(outcome)
         return found
 

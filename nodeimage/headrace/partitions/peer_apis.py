@@ -204,4 +204,4 @@ class PeerApis:
 
 
 def _not_here(container_id: ContainerId) -> KafkaError:
-    return KafkaError(Code.REPLICA_NOT_AVAILABLE, f"container {container_id} is not here, or not far enough")
+    return KafkaError(Code.REPLICA_NOT_AVAILABLE, f"no replica of container {container_id} here is complete enough")

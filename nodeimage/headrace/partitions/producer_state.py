@@ -174,7 +174,8 @@ class Producers:
         )
 
     def calls(self, *, producer_id: int, epoch: int, name: str) -> None:
-        """A producer's batch is about to be passed on to the topic's home, which hears one name of the topic alone.
+        """Note the name by which a producer calls a topic, before its batch is forwarded to the topic's home, which
+        gets batches under one name only.
 
         Raises KafkaError: see `check`.
         """

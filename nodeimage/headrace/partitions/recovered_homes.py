@@ -56,10 +56,10 @@ async def retake_homes(container: Leader, *, catalog: Catalog, own_cluster: str)
             codes = await catalog.submit(SetHome(items=list(changes.values())))
             refused = [code for code in codes if code not in (Code.NONE, Code.UNKNOWN_TOPIC_ID)]
             if refused:
-                raise KafkaError(refused[0], "homes that were to be taken anew have changed meanwhile")
+                raise KafkaError(refused[0], "homes to be renewed have changed meanwhile")
             retaken += len(changes)
     if retaken:
-        log.warning("homes were taken anew, records of theirs may be lost", container=container.id, topics=retaken)
+        log.warning("homes were renewed, as some of their records may be lost", container=container.id, topics=retaken)
 
 
 def _page(

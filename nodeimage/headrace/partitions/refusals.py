@@ -93,7 +93,7 @@ def why_not_committed(container: Leader) -> KafkaError | None:
     if not container.is_hindered:
         return None
     if outcast := container.outcast:
-        text = f"{outcast}, and a replica in sync is out of touch: another node may lead container {container.id}"
+        text = f"{outcast}, and an in-sync replica is out of reach: another node may lead container {container.id}"
         return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, text)
     if stalled := container.stalled:
         return KafkaError(Code.NOT_ENOUGH_REPLICAS, f"container {container.id} takes no records: {stalled}")

@@ -205,8 +205,8 @@ class Applier:
             until = self._log.committed
             if not position <= until or until < self.applied:
                 raise HeadraceError(
-                    f"the tables, applied up to {self.applied}, cannot be made of a snapshot at {position} and a log "
-                    f"that is committed up to {until}"
+                    f"the tables, applied up to {self.applied}, cannot be rebuilt from a snapshot at {position} and a "
+                    f"log that is committed up to {until}"
                 )
             self._until = until
             before = self.connection
@@ -283,7 +283,7 @@ class Applier:
         """Stop applying after an error; all waiters get CatalogFailed."""
         if not self._closing.is_set():
             log.error("catalog_failed", folder=str(self._folder), error=repr(error))
-        failure = CatalogFailed(f"the catalog cannot go on: {error}; what is committed is applied at the next start")
+        failure = CatalogFailed(f"the catalog cannot continue: {error}; what is committed is applied at the next start")
         failure.__cause__ = error
         if not self.failed.done():
             self.failed.set_exception(failure)

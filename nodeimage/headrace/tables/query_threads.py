@@ -79,7 +79,7 @@ class ReaderThreads(Generic[R]):
                     raise OutOfDescriptors(f"{self._path()} cannot be opened just now: {error}") from error
                 raise
             self._loop.call_soon_threadsafe(self._damaged, str(error))
-            raise CatalogFailed(f"what was asked for is damaged in the catalog here: {error}") from error
+            raise CatalogFailed(f"the requested rows are damaged in this node's catalog: {error}") from error
         finally:
             if reader is not None:
                 reader.end()

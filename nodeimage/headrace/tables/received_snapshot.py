@@ -68,7 +68,7 @@ class ReceivedSnapshot:
         size, OSError.
         """
         if size <= 0:
-            raise HeadraceError(f"a snapshot of the catalog of {size} bytes is none")
+            raise HeadraceError(f"a snapshot of the catalog cannot have {size} bytes")
         path = await asyncio.get_running_loop().run_in_executor(executor, _make, folder, size, room)
         return cls(path, position=position, size=size, executor=executor, room=room, install=install)
 

@@ -93,7 +93,7 @@ class SharedSnapshot:
 
     def _open_file(self) -> OpenFile:
         if self._file is None:
-            raise HeadraceError(f"the snapshot at {self.position} was let go of; ask anew")
+            raise HeadraceError(f"the snapshot at {self.position} is closed; request it again")
         return self._file
 
     def sent(self) -> None:

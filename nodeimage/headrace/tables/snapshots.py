@@ -177,7 +177,7 @@ def rebuild(
         finally:
             made.close()  # which also moves the WAL into the file
         if found := damage(fresh, stop=stop):
-            raise HeadraceError(f"the catalog's tables could not be made anew: {'; '.join(found)}")
+            raise HeadraceError(f"the catalog's tables could not be rebuilt: {'; '.join(found)}")
         sync(fresh)
         if snapshot is not None and keep is not None:
             _keep_only(folder, snapshot, keep)
@@ -433,7 +433,7 @@ def _is_whole(path: Path, stop: threading.Event | None = None) -> bool:
         found = [str(error)]
     else:
         if name != APPLICATION_ID:
-            found.append("it is no catalog")
+            found.append("it is not a catalog")
     if found:
         log.error("catalog_snapshot_checked", snapshot=path.name, damage=found)
     return not found

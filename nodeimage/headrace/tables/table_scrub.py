@@ -70,9 +70,9 @@ class TablesScrub:
                 if isinstance(error, sqlite3.Error) and is_damage(error):
                     self._found(str(error))
                 else:
-                    log.warning("the catalog's tables are not scrubbed to the end", reason=str(error))
+                    log.warning("the scrub of the catalog's tables was not completed", reason=str(error))
             except Exception:
-                log.exception("scrubbing the catalog's tables went wrong")
+                log.exception("the scrub of the catalog's tables failed")
             rest_s = REST_S if self._is_small() else LARGE_REST_S
             await asyncio.sleep(max(rest_s, REST_TIMES * (loop.time() - began)))
 

@@ -101,7 +101,7 @@ class RemoteReads:
                 self._read_failed(error, container)
                 raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
             # A follower's files may be cut while they are read. If they are damaged, the scrub reports it.
-            log.info("a replica that follows was not read", container=container, reason=str(error))
+            log.info("a follower's replica could not be read", container=container, reason=str(error))
             return None
 
     # --- sizes
@@ -137,7 +137,7 @@ class RemoteReads:
                 try:
                     answer, _ = await self._cluster.ask_leader(container, asked, timeout_s=ANSWER_S)
                 except (HeadraceError, OSError) as error:
-                    log.info("sizes are left out", container=container, reason=str(error))
+                    log.info("a leader did not report sizes", container=container, reason=str(error))
                     break
                 found |= {id_: Extent(size, end, answer.times.get(id_)) for id_, size, end in answer.items}
         return {
@@ -151,7 +151,7 @@ class RemoteReads:
     async def _ask(self, container: ContainerId, message: Request[A]) -> tuple[A, memoryview]:
         """Send a request to nodes that have a container, one after the other, until one answers. Raises
         `KafkaError`."""
-        why = "nobody is known to have it"
+        why = "no node is known to have it"
         for node in self._candidates(container)[:MOST_ASKED]:
             try:
                 answer, payload = await self._cluster.ask(node, message, timeout_s=ANSWER_S)
@@ -221,8 +221,8 @@ def check_sum(payload: memoryview, crc: int | None, node: NodeId) -> None:
     The batches' own CRCs would not do: they do not cover the offsets.
     """
     if crc is not None and crc32c(payload) != crc:
-        log.error("what another node has read came here damaged", node=node, bytes=len(payload))
-        raise CorruptLog(f"what node {node} has read came here damaged")
+        log.error("data from another node came here damaged", node=node, bytes=len(payload))
+        raise CorruptLog(f"data from node {node} came here damaged")
 
 
 def _pieces(payload: memoryview, lengths: Sequence[int]) -> list[Buffer]:

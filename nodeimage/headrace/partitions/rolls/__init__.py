@@ -1,1 +1,1 @@
-"""Rolls: a partition goes on in a new partitionlet (DESIGN section 5)."""
+"""Rolls, by which a partition continues in a new partitionlet (DESIGN section 5)."""

@@ -135,7 +135,7 @@ class Rolls:
             async with asyncio.timeout_at(under_way.begun + ROLL_WAIT_S):
                 await self._over(under_way)
         except TimeoutError:
-            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition rolls, and its target is away") from None
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition rolls, and its target does not answer") from None
 
     async def roll(self, partition: Partition, *, to: ContainerId | None = None) -> PartitionletRow:
         """Roll `partition`, into container `to` if it is given; returns the partitionlet that is open afterwards.
@@ -181,7 +181,7 @@ class Rolls:
             await self.roll(partition)
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition has rolled for another reason; look again")
         if partition.left or partition.deleted:
-            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node leads the partition no more")
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node no longer leads the partition")
         # What lies below the log start is gone here, whatever another cluster has of it.
         home_roll = HomeRoll(home, -1 if resume < 0 else max(resume, partition.log_start))
         return await self._over(self._begin(partition, to, home_roll))
@@ -297,7 +297,7 @@ class Rolls:
             except CatalogFailed:
                 return []  # this node is about to stop
             except HeadraceError as error:
-                log.warning("intended rolls were not looked up", reason=str(error))
+                log.warning("intended rolls could not be looked up", reason=str(error))
                 await asyncio.sleep(LONGEST_PAUSE_S)
         for intended in found:
             self._runtime.spawn(self._finish(intended))
@@ -317,10 +317,10 @@ class Rolls:
                 pause = RETRY_FULL_S
             except KafkaError as error:
                 if error.code in _HOPELESS:  # after damage the intent remains, and the next roll carries it out
-                    log.error("a roll was not taken up again", partitionlet=intended.row.id, reason=str(error))
+                    log.error("a roll could not be resumed", partitionlet=intended.row.id, reason=str(error))
                     return
             except HeadraceError as error:
-                log.warning("a roll is not taken up yet", partitionlet=intended.row.id, reason=str(error))
+                log.warning("a roll is not resumed yet", partitionlet=intended.row.id, reason=str(error))
             await asyncio.sleep(pause)
 
     async def _finish_once(self, intended: _Intended) -> None:

@@ -190,7 +190,7 @@ class RollSteps:
             if found.state != INTENDED:
                 return None
             # An earlier roll got no further than its intent, in which it chose another container: its choice remains.
-            log.info("a roll goes on as it was intended", partitionlet=found.id, container=found.container)
+            log.info("a roll continues with its earlier intent", partitionlet=found.id, container=found.container)
             return found
         if outcome.code is not Code.NONE or found is None:
             raise KafkaError(outcome.code, outcome.message)
@@ -241,7 +241,7 @@ class RollSteps:
                     self._roll.waits_for_room(str(error))
                     pause = RETRY_FULL_S
                 else:
-                    log.info("a roll's target is waited for", container=target.container, reason=str(error))
+                    log.info("a roll waits for its target", container=target.container, reason=str(error))
             else:
                 self._roll.goes_on()
                 return opened
@@ -262,7 +262,7 @@ class RollSteps:
         """
         if not self._cluster.is_deleted(target.container):
             return target
-        log.warning("a roll's target is deleted, it takes another one", container=target.container)
+        log.warning("a roll's target is deleted, so it chooses another one", container=target.container)
         return await self._intend(None, abandoned=target.id)
 
     async def _open_at(self, target: PartitionletRow, seal: Seal) -> _Opened:

@@ -65,7 +65,7 @@ class SetAccess(CatalogCommand[list[AccessOutcome]], frozen=True):
     changes_topics: ClassVar[bool] = False
 
     def apply(self, connection: Tables) -> list[AccessOutcome]:
-        if not _hold(connection, self.expected) and not _hold(connection, self.items):
+        if not _all_hold(connection, self.expected) and not _all_hold(connection, self.items):
             return [AccessOutcome(Code.OPERATION_NOT_ATTEMPTED, item.object) for item in self.items]
         return [_set(connection, item) for item in self.items]
 
@@ -93,7 +93,7 @@ def put_stream_access(connection: Tables, number: int, permission: str, expressi
     connection.insert("access", [(STREAM, str(number), permission, expression)], upsert=True)
 
 
-def _hold(connection: Tables, items: list[AccessItem]) -> bool:
+def _all_hold(connection: Tables, items: list[AccessItem]) -> bool:
     """Whether all expressions are as the items demand."""
     return all(_expression(connection, item) == item.expression for item in items)
 

@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _SNAPSHOT_RETRY_S = 60.0
-_CLOSING_LOOK_S = 0.2
+_CLOSING_POLL_S = 0.2
 MOST_COMMAND_BYTES: Final = 32 << 20
 """Limit of a command's bytes: a command is one frame of the log, and every node holds it in memory as a whole."""
 
@@ -136,9 +136,9 @@ class Catalog:
             connection=connection,
             outcomes=self._outcomes,
             schema=SCHEMA,
-            told=self._tell,
-            replaced=self._tell_replaced,
-            died=self._tell_died,
+            told=self._notify_applied,
+            replaced=self._notify_replaced,
+            died=self._notify_died,
             damaged=lambda error: self.found_damage(str(error)),
             may=may,
             room=room,
@@ -335,7 +335,7 @@ class Catalog:
         Raises HeadraceError, StorageFull or OSError with nothing changed.
         """
         self._check_usable()
-        await self._to_its_end(self._install(snapshot, position, log_stays=log_stays))
+        await self._run_to_completion(self._install(snapshot, position, log_stays=log_stays))
 
     # --- damage
 
@@ -372,7 +372,7 @@ class Catalog:
         StorageFull, OSError, all with nothing changed.
         """
         self._check_usable()
-        await self._to_its_end(self._rebuild(snapshot, position, keep=True))
+        await self._run_to_completion(self._rebuild(snapshot, position, keep=True))
 
     async def rebuild_alone(self) -> None:
         """Rebuild damaged tables where no other node has any: from this node's newest snapshot, if all of its rows
@@ -380,7 +380,7 @@ class Catalog:
         possible."""
         self._check_usable()
         newest = await self._snapshots.newest_kept()
-        await self._to_its_end(self._rebuild(*(newest or (None, Position(0))), keep=False))
+        await self._run_to_completion(self._rebuild(*(newest or (None, Position(0))), keep=False))
 
     def serve_damaged(self) -> None:
         """Continue with damaged tables, as no node has others: rows that check are served, others refused."""
@@ -394,17 +394,17 @@ class Catalog:
     async def _rebuild(self, snapshot: Path | None, position: Position, *, keep: bool) -> None:
         async with self._snapshots.turn:
             await self._applier.rebuild(snapshot, position, keep=keep)
-            self._is_whole()
+            self._clear_damage()
             if keep:
                 self._set_snapshot_at(position)
 
-    def _is_whole(self) -> None:
+    def _clear_damage(self) -> None:
         if self.damage:
             log.info("catalog_repaired", folder=str(self._folder), was=self.damage)
         self.damage = ""
         self.served_damaged = False
 
-    async def _to_its_end(self, change: Coroutine[None, None, None]) -> None:
+    async def _run_to_completion(self, change: Coroutine[None, None, None]) -> None:
         changing = asyncio.create_task(change, name="catalog-install")
         changing.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone
         await asyncio.shield(changing)  # an interrupted change would leave memory and tables inconsistent
@@ -437,7 +437,7 @@ class Catalog:
     async def _install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
         async with self._snapshots.turn:
             await self._applier.install(snapshot, position, log_stays=log_stays)
-            self._is_whole()
+            self._clear_damage()
             self._set_snapshot_at(position)
 
     def _check_usable(self) -> None:
@@ -454,25 +454,25 @@ class Catalog:
         self._reading.close_files()
         self._connection.close()
 
-    def _tell(self, done: Sequence[AppliedCommand]) -> None:
+    def _notify_applied(self, done: Sequence[AppliedCommand]) -> None:
         decided = [each for each in done if not isinstance(each.decided, KafkaError)]
-        self._call([(cast(CatalogCommand[Any], each.command), each.decided) for each in decided])
+        self._call_listeners([(cast(CatalogCommand[Any], each.command), each.decided) for each in decided])
         for each in done:
             self._outcomes.tell(each.position, each.payload, each.decided)
         self._snapshot_if_due()
 
-    def _tell_died(self, died: Died) -> None:
+    def _notify_died(self, died: Died) -> None:
         if not self._died_callbacks:
             self.died_at_open = Died(self.died_at_open.pairs + died.pairs, died.total)
         for callback in self._died_callbacks:
             callback(died)
 
-    def _tell_replaced(self, position: Position) -> None:
+    def _notify_replaced(self, position: Position) -> None:
         if not self._died_callbacks:
             self.deaths_at_open = UNKNOWN
-        self._call([(Replaced(position), None)])
+        self._call_listeners([(Replaced(position), None)])
 
-    def _call(self, changes: Sequence[Change]) -> None:
+    def _call_listeners(self, changes: Sequence[Change]) -> None:
         if changes:
             for callback in self._callbacks:
                 try:
@@ -499,7 +499,7 @@ class Catalog:
             log.error("catalog_snapshot_failed", folder=str(self._folder), error=repr(error))
             until = self._loop.time() + _SNAPSHOT_RETRY_S
             while not self._closing.is_set() and self._loop.time() < until:  # noqa: ASYNC110  # a thread may set it
-                await asyncio.sleep(_CLOSING_LOOK_S)
+                await asyncio.sleep(_CLOSING_POLL_S)
         finally:
             self._snapshot_task = None
 

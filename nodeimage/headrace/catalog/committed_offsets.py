@@ -117,7 +117,7 @@ class CopyOffsets(CatalogCommand[list[Code]], frozen=True, tag="CopyCursors"):
                 codes.append(Code.POLICY_VIOLATION)
             else:
                 codes.append(Code.NONE)
-                if _counts(connection, self, topic, item):
+                if _is_accepted(connection, self, topic, item):
                     items.append((topic.number, item))
         if items:
             _put(connection, group, self, items)
@@ -190,7 +190,7 @@ class ExpireSomeOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireSomeCur
         committed_offsets: list[tuple[Any, ...]] = []
         groups: list[tuple[str]] = []
         after = (f"{page[-1][0]}\0", -1, -1) if len(page) == AT_ONCE else None
-        looked = 0
+        read = 0
         for name, changed, member_ids in page:
             if changed >= self.before or member_ids != _NO_MEMBERS:
                 continue
@@ -201,12 +201,12 @@ class ExpireSomeOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireSomeCur
                 name,
                 topic,
                 partition,
-                AT_ONCE - looked,
+                AT_ONCE - read,
             )
             old = [each for each in found if each[COMMITTED_AT] < self.before]
             committed_offsets += old
-            looked += len(found)
-            if looked == AT_ONCE:
+            read += len(found)
+            if read == AT_ONCE:
                 after = (name, found[-1][1], found[-1][2])
                 break
             if len(old) == len(found) and not _has_committed_offsets(connection, name, topic, partition):
@@ -216,7 +216,7 @@ class ExpireSomeOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireSomeCur
         return Expired(len(committed_offsets), len(groups), after)
 
 
-def _counts(connection: Tables, command: CopyOffsets, topic: TopicRow, item: CommittedOffset) -> bool:
+def _is_accepted(connection: Tables, command: CopyOffsets, topic: TopicRow, item: CommittedOffset) -> bool:
     """Whether an item is to be stored, given the committed offset that is stored now."""
     if not command.only_newer and item.expected is None:
         return True

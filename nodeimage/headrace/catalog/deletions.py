@@ -26,7 +26,7 @@ AT_ONCE: Final = 1000
 of the commands."""
 LOOSE: Final = StreamNumber(0)
 """The stream number given to deleted topics whose own stream remains."""
-_PARTS: Final[Mapping[str, str]] = {
+_TOPIC_TABLES: Final[Mapping[str, str]] = {
     "partitionlets": "topic, state, partition, id",
     "log_starts": "topic, partition",
     "home_starts": "topic, partition, counter, cluster",
@@ -69,7 +69,7 @@ def forget_some_of_stream(connection: Tables, number: StreamNumber) -> tuple[int
     while rows < AT_ONCE:
         topics = connection.rows("topics", "stream = ? ORDER BY name LIMIT ?", number, (AT_ONCE - rows + 1) // 2)
         if not topics:
-            _end(connection, number)
+            _finish(connection, number)
             return rows, True
         deleted, _ = _forget(connection, topics, AT_ONCE - rows)
         rows += deleted
@@ -87,7 +87,7 @@ def _forget(connection: Tables, topics: Sequence[tuple[Any, ...]], most: int) ->
     """As `forget_topics`, given the rows of the topics."""
     listed = json_list(sorted(topic[0] for topic in topics))
     rows = 0
-    for table, order in _PARTS.items():
+    for table, order in _TOPIC_TABLES.items():
         where = f"topic IN (SELECT value FROM json_each(?)) ORDER BY {order} LIMIT ?"
         found = connection.rows(table, where, listed, most - rows)
         connection.delete_rows(table, found)
@@ -182,7 +182,7 @@ def in_pieces(connection: sqlite3.Connection) -> bool:
     return level_of(connection) >= Level.FENCED
 
 
-def _end(connection: Tables, number: StreamNumber) -> None:
+def _finish(connection: Tables, number: StreamNumber) -> None:
     (serial,) = connection.execute("SELECT next_serial FROM going WHERE number = ?", (number,)).fetchone()
     connection.delete("going", "number = ?1", number)
     if number != LOOSE:

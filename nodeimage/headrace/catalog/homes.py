@@ -102,7 +102,7 @@ def settle(connection: Tables, topic: TopicRow, partition: int, home: Home, firs
         return _start_of(connection, topic.number, partition, Home(*settled), first)
     connection.insert("settled_homes", [(topic.number, partition, *home)], upsert=True)
     if home == topic.home and (settled is None or Home(*settled) != home):
-        _go_on(connection, topic.number, partition, home, first)
+        _write_history(connection, topic.number, partition, home, first)
     _drop_pending_if_over(connection, topic)
     return _start_of(connection, topic.number, partition, home, first)
 
@@ -130,7 +130,7 @@ def put_pending(connection: Tables, topic: int, lists: Mapping[int, Sequence[Sta
         connection.insert("pending_homes", [(topic, msgspec.msgpack.encode(lists))])
 
 
-def _go_on(connection: Tables, topic: int, partition: int, home: Home, first: Offset) -> None:
+def _write_history(connection: Tables, topic: int, partition: int, home: Home, first: Offset) -> None:
     pending = connection.execute("SELECT lists FROM pending_homes WHERE topic = ?", (topic,)).fetchone()
     of_partition = "topic = ?1 AND partition = ?2"
     if pending is not None:

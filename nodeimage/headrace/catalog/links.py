@@ -41,7 +41,7 @@ class PutLink(CatalogCommand[LinkOutcome], frozen=True):
         present = select_link(connection, self.name)
         if present is None:
             if not self.create:
-                raise _none(self.name)
+                raise _not_found(self.name)
             if not self.name:
                 raise KafkaError(Code.INVALID_REQUEST, "a link needs a name")
             id_ = take_numbers(connection, "next_link", 1)
@@ -113,9 +113,9 @@ class DeleteLink(CatalogCommand[LinkOutcome], frozen=True):
 def _require(connection: Tables, name: str) -> LinkRow:
     present = select_link(connection, name)
     if present is None:
-        raise _none(name)
+        raise _not_found(name)
     return present
 
 
-def _none(name: str) -> KafkaError:
+def _not_found(name: str) -> KafkaError:
     return KafkaError(Code.INVALID_REQUEST, f"there is no link {name}")

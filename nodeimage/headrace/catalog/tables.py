@@ -102,7 +102,7 @@ CREATE INDEX cursors_by_topic ON cursors(topic);
 {_LINKS}
 """
 
-_ADDED = """
+_LEVEL_1_TABLES = """
 CREATE TABLE IF NOT EXISTS main.going(number INTEGER PRIMARY KEY, next_serial INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS main.free_streams(
   turn INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, next_serial INTEGER NOT NULL);
@@ -111,7 +111,7 @@ CREATE INDEX IF NOT EXISTS main.free_streams_by_number ON free_streams(first);
 """The tables of feature level 1. They are empty until the log reaches that level, so they do not disturb versions that
 do not know them. A file whose rows have checksums has them already. `main` is needed since a connection that checks
 rows has views with the tables' names."""
-_LATER = """
+_LEVEL_2_TABLES = """
 CREATE TABLE IF NOT EXISTS main.users(
   name TEXT PRIMARY KEY, groups BLOB NOT NULL, created INTEGER NOT NULL{sum}) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS main.credentials(
@@ -190,7 +190,7 @@ def bring_up(connection: Tables, *, sums: bool) -> None:
         steps = "".join(_UPGRADES[step] for step in range(found, UNSUMMED_FORMAT))
         connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={UNSUMMED_FORMAT}; COMMIT;")
     if not summed:
-        connection.executescript(_ADDED)
+        connection.executescript(_LEVEL_1_TABLES)
     _add_later(connection, summed=summed)
     for index in filter(None, map(str.strip, _INDEXES.split(";"))):
         try:
@@ -218,7 +218,8 @@ def _add_later(connection: Tables, *, summed: bool) -> None:
         totals, _ = totals_in(connection)
         if any(totals.get(table) for table in missing):
             raise TablesDamaged(f"{', '.join(missing)}: tables are missing")
-    connection.executescript(f"BEGIN IMMEDIATE; {_LATER.format(sum=', sum INTEGER' if summed else '')} COMMIT;")
+    sum_column = ", sum INTEGER" if summed else ""
+    connection.executescript(f"BEGIN IMMEDIATE; {_LEVEL_2_TABLES.format(sum=sum_column)} COMMIT;")
 
 
 class CatalogSchema:

@@ -189,7 +189,7 @@ class CreatePartitions(CatalogCommand[TopicOutcome], frozen=True):
     def apply(self, connection: Tables) -> TopicOutcome:
         topic = require_topic(connection, self.topic_id)
         added = self.count - topic.partitions
-        if added == 0 and (before := _made_before(connection, topic, self)):
+        if added == 0 and (before := _created_before(connection, topic, self)):
             return TopicOutcome(Code.NONE, "", topic, before)
         if added <= 0:
             raise KafkaError(
@@ -308,7 +308,7 @@ def _open_of(connection: Tables, topics: Iterable[int]) -> dict[int, list[Partit
     return found
 
 
-def _made_before(connection: Tables, topic: TopicRow, command: CreatePartitions) -> tuple[PartitionletRow, ...]:
+def _created_before(connection: Tables, topic: TopicRow, command: CreatePartitions) -> tuple[PartitionletRow, ...]:
     """The partitionlets that an earlier copy of the command created; empty if the last ones are not from this
     command."""
     places = list(zip(command.container_ids, command.container_epochs, strict=False))

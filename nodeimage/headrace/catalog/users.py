@@ -44,8 +44,8 @@ class PutUser(CatalogCommand[UserOutcome], frozen=True):
         present = select_user(connection, self.name)
         if present is None:
             if not self.create:
-                raise _none(self.name)
-            return UserOutcome(_make(connection, self.name, groups, self.now), changed=True)
+                raise _not_found(self.name)
+            return UserOutcome(_create(connection, self.name, groups, self.now), changed=True)
         if present.groups == groups:
             return UserOutcome(present, changed=False)
         if self.create:
@@ -69,7 +69,7 @@ class DeleteUser(CatalogCommand[UserOutcome], frozen=True):
     def apply(self, connection: Tables) -> UserOutcome:
         present = select_user(connection, self.name)
         if present is None:
-            raise _none(self.name)
+            raise _not_found(self.name)
         connection.delete("credentials", "user = ?1", self.name)
         connection.delete("users", "name = ?1", self.name)
         return UserOutcome(present, changed=True)
@@ -115,14 +115,14 @@ class AlterCredentials(CatalogCommand[list[Code]], frozen=True):
                 if self.only_existing:
                     codes.append(Code.RESOURCE_NOT_FOUND)
                     continue
-                _make(connection, each.user, (), self.now)
+                _create(connection, each.user, (), self.now)
             columns = (each.user, each.mechanism, each.salt, each.stored_key, each.server_key, each.iterations)
             connection.insert("credentials", [columns], upsert=True)
             codes.append(Code.NONE)
         return codes
 
 
-def _make(connection: Tables, name: str, groups: tuple[str, ...], now: Millis) -> UserRow:
+def _create(connection: Tables, name: str, groups: tuple[str, ...], now: Millis) -> UserRow:
     connection.insert("users", [(name, _encoded(groups), now)])
     return UserRow(name, groups, now)
 
@@ -131,5 +131,5 @@ def _encoded(groups: tuple[str, ...]) -> bytes:
     return msgspec.msgpack.encode(groups)
 
 
-def _none(name: str) -> KafkaError:
+def _not_found(name: str) -> KafkaError:
     return KafkaError(Code.RESOURCE_NOT_FOUND, f"there is no user {name}")

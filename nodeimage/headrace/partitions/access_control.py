@@ -33,7 +33,9 @@ class AccessControl:
     """The access rules in force at this node. All methods run on the loop's thread."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
-        self._loader = CatalogLoader(runtime=runtime, catalog=catalog, look=_all, take=self._take, failed=self._close)
+        self._loader = CatalogLoader(
+            runtime=runtime, catalog=catalog, look=_read_all, take=self._use, failed=self._close
+        )
         self.rules = CLOSED
         """The rules in force. Until `start` has read the catalog, nobody may do anything."""
         self.is_current = False
@@ -76,16 +78,18 @@ class AccessControl:
     def _apply(self, command: object, outcome: Any) -> None:
         match command:
             case Replaced():
-                self._load_again()
+                self._reload()
             case SetAccess():
                 items = zip(command.items, outcome, strict=True)
-                self._change(
+                self._set_expressions(
                     (place_of(item.kind, result.object, item.permission), item.expression)
                     for item, result in items
                     if result.code is Code.NONE
                 )
             case CreateOwnedStream() if outcome.changed:
-                self._change((place_of(Kind.STREAM, command.path, each), text) for each, text in command.access)
+                self._set_expressions(
+                    (place_of(Kind.STREAM, command.path, each), text) for each, text in command.access
+                )
             case DeleteStream():
                 self.rules = self.rules.without(command.path)
             case DeleteTopics():
@@ -104,24 +108,24 @@ class AccessControl:
                 made = {each.user: frozenset[str]() for each, code in done if code is Code.NONE}
                 self._groups = {**made, **self._groups}
 
-    def _change(self, changes: Iterable[tuple[Place | UnknownPlace, str | None]]) -> None:
+    def _set_expressions(self, changes: Iterable[tuple[Place | UnknownPlace, str | None]]) -> None:
         before = self.rules.unknown
-        self.rules = _changed(self.rules, changes)
-        _tell_of(self.rules.unknown - before)
+        self.rules = _with_expressions(self.rules, changes)
+        _log_unknown(self.rules.unknown - before)
 
-    def _load_again(self) -> None:
+    def _reload(self) -> None:
         """Read all rows again. Until they are read nobody may do anything, unless security was off."""
         self.is_current = False
         if self.rules.on:
             self.rules = CLOSED
         self._loader.load_again()
 
-    def _take(self, found: tuple[AccessRules, Mapping[str, frozenset[str]]]) -> None:
+    def _use(self, found: tuple[AccessRules, Mapping[str, frozenset[str]]]) -> None:
         self.rules, self._groups = found
         self.is_current = True
         for rule in self.rules.faults:
             log.error("an access expression cannot be read, so it permits nobody", kind=rule.kind, object=rule.name)
-        _tell_of(self.rules.unknown)
+        _log_unknown(self.rules.unknown)
         self._tell()
 
     def _close(self, error: Exception) -> None:
@@ -135,7 +139,7 @@ class AccessControl:
             callback()
 
 
-def _changed(
+def _with_expressions(
     rules: AccessRules, changes: Iterable[tuple[Place | UnknownPlace, str | None]], *, on: bool | None = None
 ) -> AccessRules:
     known: dict[Place, str | None] = {}
@@ -148,7 +152,7 @@ def _changed(
     return rules.changed(known, on=on, unknown=unknown)
 
 
-def _tell_of(unknown: Iterable[UnknownPlace]) -> None:
+def _log_unknown(unknown: Iterable[UnknownPlace]) -> None:
     for kind, name, permission in sorted(unknown):
         log.error(
             "an access expression is on an object or a permission that this version does not know, "
@@ -159,8 +163,8 @@ def _tell_of(unknown: Iterable[UnknownPlace]) -> None:
         )
 
 
-def _all(reader: Reader) -> tuple[AccessRules, dict[str, frozenset[str]]]:
+def _read_all(reader: Reader) -> tuple[AccessRules, dict[str, frozenset[str]]]:
     rows = reader.access.all()
     places = ((place_of(row.kind, row.object, row.permission), row.expression) for row in rows)
-    rules = _changed(NOT_SECURED, places, on=reader.access.is_secured())
+    rules = _with_expressions(NOT_SECURED, places, on=reader.access.is_secured())
     return rules, {user.name: frozenset(user.groups) for user in reader.users.page()}

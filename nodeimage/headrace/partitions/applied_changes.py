@@ -123,7 +123,7 @@ class AppliedChanges:
             container = self._led.get(container_id)
             if container is not None:
                 for payload in open_frames(opened):
-                    container.append_control(FrameType.OPEN, payload).add_done_callback(_retrieve)
+                    container.append_control(FrameType.OPEN, payload).add_done_callback(_log_failure)
 
     def _rolled(self, item: Rolled) -> None:
         """A partition continues in another partitionlet, whichever node drove the roll."""
@@ -171,14 +171,14 @@ class AppliedChanges:
         self._maintenance.rows_replaced()
         in_use = self._topics.all()
         if in_use:
-            self._runtime.spawn(self._look_again(in_use))
+            self._runtime.spawn(self._update_in_use(in_use))
 
-    async def _look_again(self, topics: Sequence[Topic]) -> None:
+    async def _update_in_use(self, topics: Sequence[Topic]) -> None:
         await self._topics.look_again(topics)
         await self._partitions.look_again([topic for topic in topics if not topic.deleted])
 
 
-def _retrieve(appended: "asyncio.Future[Position]") -> None:
+def _log_failure(appended: "asyncio.Future[Position]") -> None:
     """Log a frame that could not be written. The catalog has its contents, so only a rebuild would miss it."""
     if not appended.cancelled() and (error := appended.exception()) is not None:
         log.warning("an open frame was not written", reason=str(error))

@@ -45,7 +45,7 @@ class Authorizer:
         allowed = self._access.allows(caller.principal, permission, kind, name)
         if self._audit.wants(permission, allowed=allowed):
             decision = self.explain(caller, permission, kind, name)
-            self._tell(caller, permission, kind, name, allowed=allowed, reason=decision.reason, api=api)
+            self._record(caller, permission, kind, name, allowed=allowed, reason=decision.reason, api=api)
         return allowed
 
     def allows_any(
@@ -68,13 +68,13 @@ class Authorizer:
             if rules.allows(principal.user, groups, permission, kind, name):
                 if self._audit.wants(permission, allowed=True):
                     reason = self.explain(caller, permission, kind, name).reason
-                    self._tell(caller, permission, kind, name, allowed=True, reason=reason, api=api)
+                    self._record(caller, permission, kind, name, allowed=True, reason=reason, api=api)
                 return True
         if len(permissions) == 1:
             reason = self.explain(caller, permissions[0], kind, name).reason
         else:
             reason = f"none of {', '.join(permissions)} is allowed" if permissions else "nobody is allowed this"
-        self._tell(caller, action, kind, name, allowed=False, reason=reason, api=api)
+        self._record(caller, action, kind, name, allowed=False, reason=reason, api=api)
         return False
 
     def sees(self, caller: Caller, permissions: Sequence[Permission], kind: Kind, name: str) -> bool:
@@ -124,13 +124,15 @@ class Authorizer:
 
     def refused(self, caller: Caller, action: str, kind: Kind, name: str, *, reason: str, api: str = "") -> None:
         """Audit a denial that was decided elsewhere."""
-        self._tell(caller, action, kind, name, allowed=False, reason=reason, api=api)
+        self._record(caller, action, kind, name, allowed=False, reason=reason, api=api)
 
     def changed(self, caller: Caller, change: Change, kind: str, name: str, what: str, *, api: str = "") -> None:
         """Audit a change that was made. `what`: the change in a few words, without secrets."""
-        self._tell(caller, change, kind, name, allowed=True, reason=what, api=api)
+        self._record(caller, change, kind, name, allowed=True, reason=what, api=api)
 
-    def _tell(self, caller: Caller, action: str, kind: str, name: str, *, allowed: bool, reason: str, api: str) -> None:
+    def _record(
+        self, caller: Caller, action: str, kind: str, name: str, *, allowed: bool, reason: str, api: str
+    ) -> None:
         self._audit.tell(
             AuditEvent(
                 at_ms=self._runtime.now(),

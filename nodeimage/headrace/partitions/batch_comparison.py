@@ -85,10 +85,10 @@ def same_records(one: tuple[BatchHeader, Buffer], stored: tuple[BatchHeader, Buf
     if one[0].record_count != stored[0].record_count:
         return False
     try:
-        return all(mine == theirs for mine, theirs in zip(_plain(*one), _plain(*stored), strict=True))
+        return all(mine == theirs for mine, theirs in zip(_contents(*one), _contents(*stored), strict=True))
     except (CorruptBatch, ValueError):
         return False
 
 
-def _plain(header: BatchHeader, batch: Buffer) -> Iterator[tuple[Any, ...]]:
+def _contents(header: BatchHeader, batch: Buffer) -> Iterator[tuple[Any, ...]]:
     return ((record.key, record.value, record.headers) for record in batch_records(header, batch))

@@ -64,24 +64,24 @@ class Partitions:
         self._feed = feed
         self._read_failed = read_failed
         self._loading: dict[Key, asyncio.Future[Partition | KafkaError]] = {}
-        self._moved: set[Key] = set()
+        self._stale: set[Key] = set()
         """Partitions whose log start or chain changed while they were being loaded, so that they are read again."""
-        self._looks: list[set[Key]] = []
+        self._changed_during_update: list[set[Key]] = []
         """For each run of `look_again` under way, the partitions that have changed since it began."""
         self._moved_away: dict[ContainerId, set[PartitionletId]] = {}
         """Partitionlets that were created in the present epoch of their container, which this node leads, and whose
         partition has left memory since: they may have been written to."""
         self._led_at: dict[ContainerId, float] = {}
         """Loop time at which each container that this node leads was taken over."""
-        self._awaited: dict[ContainerId, float] = {}
+        self._requested_at: dict[ContainerId, float] = {}
         """Containers that this node is about to lead, and the loop time of the first request for each."""
-        self._changes = asyncio.Event()
+        self._leaders_changed = asyncio.Event()
         """Set, and replaced, whenever the leader of a container changes."""
         self._caught_up: set[Leader] = set()
         """Containers led here for which this node's catalog has caught up with all that was committed at the
         take-over."""
         self._catching_up: asyncio.Task[None] | None = None
-        self._rows_of = self._known_rows_of = 0
+        self._replacements = self._known_replacements = 0
         """How often all rows were replaced: until now, and until the catalog last caught up. Replacements may be older
         rows."""
 
@@ -138,15 +138,15 @@ class Partitions:
 
     def rows_replaced(self) -> None:
         """The catalog's tables were replaced, perhaps by older ones."""
-        self._rows_of += 1
-        self._moved.update(self._loading)
+        self._replacements += 1
+        self._stale.update(self._loading)
 
     def chain_changed(self, topic_id: bytes, index: int) -> None:
         """The catalog's rows of this partition have changed: reads of them that are under way are repeated."""
         key = (topic_id, index)
         if key in self._loading:
-            self._moved.add(key)
-        for changed in self._looks:
+            self._stale.add(key)
+        for changed in self._changed_during_update:
             changed.add(key)
 
     # --- who leads
@@ -154,13 +154,13 @@ class Partitions:
     def container_led(self, container: Leader) -> None:
         """This node leads a container from now on."""
         self._led_at[container.id] = self._runtime.loop.time()
-        self._awaited.pop(container.id, None)
+        self._requested_at.pop(container.id, None)
         self.records_changed()
 
     def records_changed(self) -> None:
         """The leaders of containers that requests wait for may have changed."""
-        self._changes.set()
-        self._changes = asyncio.Event()
+        self._leaders_changed.set()
+        self._leaders_changed = asyncio.Event()
 
     def container_left(self, container: Leader) -> None:
         """This node no longer leads a container: forget its partitions, whose state in memory is out of date."""
@@ -191,36 +191,36 @@ class Partitions:
             return KafkaError(Code.LEADER_NOT_AVAILABLE, f"this node is about to lead container {container_id}")
         return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"node {leader[0]} leads container {container_id}")
 
-    async def _taken_over(self, containers: Collection[ContainerId]) -> None:
+    async def _wait_until_led(self, containers: Collection[ContainerId]) -> None:
         """Wait until this node leads those of the containers that it is about to lead, or until SERVES_S have passed
         since the first request for one of them."""
         loop = self._runtime.loop
         while soon := [each for each in containers if self._is_about_to_lead(each)]:
-            deadline = min(self._awaited.setdefault(each, loop.time()) for each in soon) + SERVES_S
+            deadline = min(self._requested_at.setdefault(each, loop.time()) for each in soon) + SERVES_S
             if deadline <= loop.time():
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    await self._changes.wait()
+                    await self._leaders_changed.wait()
 
     def _is_about_to_lead(self, container_id: ContainerId) -> bool:
         if container_id in self._led:
             return False
         leader = self._cluster.leader(container_id)
         if leader is None or leader[0] != self._cluster.node_id:
-            self._awaited.pop(container_id, None)
+            self._requested_at.pop(container_id, None)
             return False
         return True
 
     async def look_again(self, topics: Sequence[Topic]) -> None:
         """Update these topics' partitions in memory, after the catalog's rows were replaced."""
         changed: set[Key] = set()
-        self._looks.append(changed)
+        self._changed_during_update.append(changed)
         try:
             wanted = [(topic, index) for topic in topics for index in topic.partitions]
             chains = await self._catalog.query(lambda reader: read_chains(reader, wanted))
         finally:
-            self._looks = [each for each in self._looks if each is not changed]
+            self._changed_during_update = [each for each in self._changed_during_update if each is not changed]
         for topic, index in wanted:
             key = (topic.topic_id, index)
             partition = topic.partitions.get(index)
@@ -235,7 +235,7 @@ class Partitions:
             partition.set_home(chain.settled)
             partition.wake_all()
 
-    async def _serving(self, containers: Collection[Leader]) -> dict[Leader, KafkaError]:
+    async def _wait_until_serving(self, containers: Collection[Leader]) -> dict[Leader, KafkaError]:
         """Wait until these containers serve (invariant 8), and this node's catalog has caught up with what they may
         have lost (invariant 15). Returns the error for each container that is not ready in time."""
         refused: dict[Leader, KafkaError] = {}
@@ -255,11 +255,11 @@ class Partitions:
             await asyncio.gather(*map(served, waiting))
         return refused
 
-    def _is_unsure(self, tail: Tail | Exception, chain: Chain, container: Leader) -> bool:
+    def _is_uncertain(self, tail: Tail | Exception, chain: Chain, container: Leader) -> bool:
         """Whether only the catalog knows where a partitionlet ends, and this node's catalog may be behind."""
         if not isinstance(tail, Tail) or tail.seal is not None or container.lost:
             return False
-        if self._rows_of != self._known_rows_of:
+        if self._replacements != self._known_replacements:
             return True
         certain = tail.certain or chain.rows[-1].container_epoch == container.epoch
         return not certain and container not in self._caught_up
@@ -270,7 +270,7 @@ class Partitions:
         led_at = max(self._led_at.get(each.id, 0.0) for each in containers)
         try:
             async with asyncio.timeout_at(max(led_at + SERVES_S, self._runtime.loop.time() + LEAST_S)):
-                while self._rows_of != self._known_rows_of or any(
+                while self._replacements != self._known_replacements or any(
                     not each.lost and each not in self._caught_up for each in containers
                 ):
                     if self._catching_up is None:
@@ -285,12 +285,12 @@ class Partitions:
     async def _apply_all(self) -> None:
         """Let this node's catalog apply all commands that are committed by now."""
         led = list(self._led.values())
-        rows_of = self._rows_of
+        replacements = self._replacements
         try:
             await self._catalog.catch_up()
         finally:
             self._catching_up = None
-        self._known_rows_of = rows_of
+        self._known_replacements = replacements
         self._caught_up.update(each for each in led if self._led.get(each.id) is each)
 
     # --- loading
@@ -334,15 +334,15 @@ class Partitions:
         try:
             while left:
                 for topic, index in left:
-                    self._moved.discard((topic.topic_id, index))
+                    self._stale.discard((topic.topic_id, index))
                     outcomes.pop((topic.topic_id, index), None)
                 outcomes |= await self._read(left)
-                left = [(topic, index) for topic, index in wanted if (topic.topic_id, index) in self._moved]
+                left = [(topic, index) for topic, index in wanted if (topic.topic_id, index) in self._stale]
         finally:
             for topic, index in wanted:
                 key = (topic.topic_id, index)
                 topic.loading -= 1
-                self._moved.discard(key)
+                self._stale.discard(key)
                 if not self._in_memory(topic) and not topic.deleted:
                     outcomes.pop(key, None)
                 outcome = outcomes.get(key) or KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition was not loaded")
@@ -360,7 +360,7 @@ class Partitions:
         opened = await self._catalog.query(lambda reader: reader.chains.open_of(numbers))
         rows = {(row.topic, row.partition): row for found in opened.values() for row in found}
         asked = [rows.get((topic.row.number, index)) for topic, index in wanted]
-        await self._taken_over({row.container for row in asked if row is not None})
+        await self._wait_until_led({row.container for row in asked if row is not None})
         older: list[tuple[Topic, int]] = []
         for topic, index in wanted:
             row = rows.get((topic.row.number, index))
@@ -388,20 +388,22 @@ class Partitions:
                 outcomes[key] = self.elsewhere(chain.rows[-1].container)
                 continue
             asked.append((key, chain, container))
-        refused = await self._serving({container for _, _, container in asked})
+        refused = await self._wait_until_serving({container for _, _, container in asked})
         if refused:
             outcomes |= {key: refused[container] for key, _, container in asked if container in refused}
             asked = [each for each in asked if each[2] not in refused]
         tails = await self._runtime.loop.run_in_executor(self._runtime.executor, read_tails, asked)
-        unsure = {key: container for key, chain, container in asked if self._is_unsure(tails[key], chain, container)}
-        if unsure:
-            behind = await self._catch_up(set(unsure.values()))
+        uncertain = {
+            key: container for key, chain, container in asked if self._is_uncertain(tails[key], chain, container)
+        }
+        if uncertain:
+            behind = await self._catch_up(set(uncertain.values()))
             if behind is None:
-                self._moved |= unsure.keys()  # read these again
+                self._stale |= uncertain.keys()  # read these again
             else:
-                outcomes |= dict.fromkeys(unsure, behind)
+                outcomes |= dict.fromkeys(uncertain, behind)
         for key, chain, container in asked:
-            if key in unsure:
+            if key in uncertain:
                 continue
             tail = tails[key]
             if not isinstance(tail, Tail):

@@ -96,7 +96,7 @@ class PeerApis:
     async def read_range(
         self, asked: ReadRange, _payload: memoryview, _session: Session
     ) -> tuple[RangeRead, list[Buffer]]:
-        def look(replica: Replica) -> tuple[list[Buffer], int] | None:
+        def read(replica: Replica) -> tuple[list[Buffer], int] | None:
             batches = local_reads.read_range(
                 replica,
                 asked.partitionlet,
@@ -106,9 +106,9 @@ class PeerApis:
             )
             return None if batches is None else (batches, sum_of(batches))
 
-        found = await self._from(asked.container, look)
+        found = await self._read(asked.container, read)
         if found is None:
-            raise _not_here(asked.container)
+            raise _not_available(asked.container)
         batches, crc = found
         self._sent.bytes_out += sum(map(len, batches))
         return RangeRead([len(batch) for batch in batches], crc=crc), batches
@@ -116,14 +116,14 @@ class PeerApis:
     async def find_time(
         self, asked: FindTime, _payload: memoryview, _session: Session
     ) -> tuple[TimeFound, list[Buffer]]:
-        def look(replica: Replica) -> tuple[bytes | None] | None:
+        def read(replica: Replica) -> tuple[bytes | None] | None:
             if not local_reads.has_all(replica, asked.partitionlet, asked.limit):
                 return None
             return (local_reads.find_time(replica, asked.partitionlet, asked.timestamp, asked.limit),)
 
-        found = await self._from(asked.container, look)
+        found = await self._read(asked.container, read)
         if found is None:
-            raise _not_here(asked.container)
+            raise _not_available(asked.container)
         (batch,) = found
         found_batches: list[Buffer] = [] if batch is None else [batch]
         return TimeFound(batch is not None, crc=sum_of(found_batches)), found_batches
@@ -131,7 +131,7 @@ class PeerApis:
     async def extents(self, asked: Extents, _payload: memoryview, _session: Session) -> ExtentsFound:
         replica = self._replica(asked.container)
         if not replica.led:
-            raise _not_here(asked.container)
+            raise _not_available(asked.container)
         try:
             found = await extents_of(self._runtime, replica, asked.partitionlets, set(asked.open), asked.first)
         except (HeadraceError, OSError) as error:
@@ -188,13 +188,13 @@ class PeerApis:
     def _replica(self, container_id: ContainerId) -> Replica:
         replica = replica_of(self._cluster, container_id)
         if replica is None:
-            raise _not_here(container_id)
+            raise _not_available(container_id)
         return replica
 
-    async def _from(self, container_id: ContainerId, look: Callable[[Replica], T]) -> T:
+    async def _read(self, container_id: ContainerId, read: Callable[[Replica], T]) -> T:
         replica = self._replica(container_id)
         try:
-            return await self._runtime.loop.run_in_executor(self._runtime.executor, look, replica)
+            return await self._runtime.loop.run_in_executor(self._runtime.executor, read, replica)
         except (HeadraceError, OSError) as error:
             raise self._failed(error, container_id) from error
 
@@ -203,5 +203,5 @@ class PeerApis:
         return KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
 
 
-def _not_here(container_id: ContainerId) -> KafkaError:
+def _not_available(container_id: ContainerId) -> KafkaError:
     return KafkaError(Code.REPLICA_NOT_AVAILABLE, f"no replica of container {container_id} here is complete enough")

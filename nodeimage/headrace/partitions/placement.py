@@ -29,7 +29,7 @@ class Placement:
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
-        self._newest: deque[NodeId] = deque()
+        self._latest: deque[NodeId] = deque()
         self._count: Counter[NodeId] = Counter()
 
     def place(
@@ -49,7 +49,7 @@ class Placement:
             raise KafkaError(
                 Code.LEADER_NOT_AVAILABLE, f"no container of volume {volume!r} takes new partitions at the moment"
             )
-        return [self._one(candidates) for _ in range(count)]
+        return [self._choose(candidates) for _ in range(count)]
 
     def _candidates(self, volume: str, avoid: ContainerId | None) -> Sequence[ContainerRecord]:
         """The best open containers: those whose leader stays, and of these the ones with the most room; otherwise any.
@@ -84,14 +84,14 @@ class Placement:
         node = self._cluster.node(node_id)
         return node is not None and not node.draining and not node.stopping
 
-    def _one(self, candidates: Sequence[ContainerRecord]) -> tuple[ContainerId, Epoch]:
+    def _choose(self, candidates: Sequence[ContainerRecord]) -> tuple[ContainerId, Epoch]:
         if len(candidates) > FEW:
             candidates = random.sample(candidates, 2)
         chosen = min(candidates, key=lambda each: (self._count[each.leader], random.random()))
-        self._newest.append(chosen.leader)
+        self._latest.append(chosen.leader)
         self._count[chosen.leader] += 1
-        if len(self._newest) > REMEMBERED:
-            self._count[self._newest.popleft()] -= 1
+        if len(self._latest) > REMEMBERED:
+            self._count[self._latest.popleft()] -= 1
         return chosen.container_id, chosen.epoch
 
 

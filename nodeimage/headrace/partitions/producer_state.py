@@ -61,7 +61,7 @@ class Producer:
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
-def _two_names(producer_id: int, name: str, *, known: str) -> KafkaError:
+def _name_conflict(producer_id: int, name: str, *, known: str) -> KafkaError:
     """The refusal of a producer that calls a topic `name`, having called it `known` before (empty: by a name that is
     not known)."""
     names = f"{known!r} and {name!r}" if known else f"{name!r} and another one"
@@ -78,7 +78,7 @@ def to_forget(last: Mapping[int, int]) -> list[int]:
     return [each for _, each in oldest[: max(0, len(oldest) - MOST_KNOWN * 9 // 10)]]
 
 
-_NOBODY: dict[int, Producer] = {}
+_NO_PRODUCERS: dict[int, Producer] = {}
 """The empty state, shared by all partitions that no idempotent producer writes to; never modified."""
 
 
@@ -90,7 +90,7 @@ class Producers:
     def __init__(self, known: Mapping[int, Producer] | None = None) -> None:
         self._names: dict[tuple[int, int], str] | None = None
         """What producers call a topic whose home is another cluster, by producer id and epoch."""
-        self._known: dict[int, Producer] = dict(known) if known else _NOBODY
+        self._known: dict[int, Producer] = dict(known) if known else _NO_PRODUCERS
         if len(self._known) > MOST_KNOWN:
             self._forget_oldest()
 
@@ -147,9 +147,9 @@ class Producers:
                 )
             return None
         if name and known.name and name != known.name:
-            raise _two_names(producer_id, name, known=known.name)
+            raise _name_conflict(producer_id, name, known=known.name)
         if name and name == known.not_named:
-            raise _two_names(producer_id, name, known="")
+            raise _name_conflict(producer_id, name, known="")
         last_sequence = (base_sequence + records - 1) % _SEQUENCES
         for batch in known.batches:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
@@ -183,7 +183,7 @@ class Producers:
             self._names = {}
         known = self._names.setdefault((producer_id, epoch), intern(name))
         if known != name:
-            raise _two_names(producer_id, name, known=known)
+            raise _name_conflict(producer_id, name, known=known)
         if len(self._names) > MOST_NAMES:
             del self._names[next(iter(self._names))]
 
@@ -238,7 +238,7 @@ class Producers:
         batch = KnownBatch(base_sequence, last, base_offset, timestamp)
         known = self._known.get(producer_id)
         if known is None or known.epoch != epoch:
-            if self._known is _NOBODY:
+            if self._known is _NO_PRODUCERS:
                 self._known = {}
             elif len(self._known) % EXPIRE_EVERY == 0:
                 self.expire(now - IDLE_MS)

@@ -28,7 +28,7 @@ class ClientQuotas:
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
         self._loader = CatalogLoader(
-            runtime=runtime, catalog=catalog, look=_all, take=self._take, failed=_tell_of_failure
+            runtime=runtime, catalog=catalog, look=_read_all, take=self._use, failed=_log_failure
         )
         self.quotas = Quotas(QuotaTable(()))
         self._limits: _Limits = {}
@@ -59,20 +59,20 @@ class ClientQuotas:
                     _alter(limits, command)
         if limits is not None:
             self._loader.changed()
-            self._take(limits)
+            self._use(limits)
 
-    def _take(self, limits: _Limits) -> None:
+    def _use(self, limits: _Limits) -> None:
         self._limits = limits
         self.quotas.replace(QuotaTable((entity, key, value) for (entity, key), value in limits.items()))
         for callback in self._on_change:
             callback()
 
 
-def _tell_of_failure(error: Exception) -> None:
+def _log_failure(error: Exception) -> None:
     log.error("quotas cannot be read, so they stay as they were", reason=str(error))
 
 
-def _all(reader: Reader) -> _Limits:
+def _read_all(reader: Reader) -> _Limits:
     return {(entity_of(row.entity), row.key): row.value for row in reader.users.quotas()}
 
 

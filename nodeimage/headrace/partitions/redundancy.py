@@ -45,12 +45,12 @@ class Redundancy:
         self._view = view
         self._turns: deque[Turn] = deque(maxlen=KEPT)
         self._lacking: set[ContainerId] = set()
-        self._lacked: set[ContainerId] = set()
+        self._affected: set[ContainerId] = set()
         """Containers that have lacked replicas at any time since redundancy was lost."""
         view.on_change(self._changed)
-        self._look_at(view.containers.values())
-        self._lacked |= self._lacking
-        self.whole = not self._lacked
+        self._update(view.containers.values())
+        self._affected |= self._lacking
+        self.whole = not self._affected
 
     def __iter__(self) -> Iterator[Turn]:
         return iter(tuple(self._turns))
@@ -67,9 +67,9 @@ class Redundancy:
 
         Pass changed records only: there may be tens of thousands of containers, and thousands of changes.
         """
-        self._look_at(containers)
+        self._update(containers)
         lacking = self._lacking
-        self._lacked |= lacking
+        self._affected |= lacking
         if self.whole == (not lacking):
             return
         lasted = None if self._turned_at is None else at - self._turned_at
@@ -79,12 +79,12 @@ class Redundancy:
             reason = f"{len(lacking)} {have} fewer replicas in sync than asked for (such as container {min(lacking)})"
         else:
             after = "" if lasted is None else f", after {lasted:.1f} s"
-            reason = f"all containers have all of their replicas in sync again; {len(self._lacked)} had not{after}"
-            self._lacked.clear()
+            reason = f"all containers have all of their replicas in sync again; {len(self._affected)} had not{after}"
+            self._affected.clear()
         self._turns.append(Turn(now, "whole" if self.whole else "lost", reason))
         log.info("redundancy", whole=self.whole, reason=reason)
 
-    def _look_at(self, containers: Iterable[ContainerRecord]) -> None:
+    def _update(self, containers: Iterable[ContainerRecord]) -> None:
         for each in containers:
             if each.state != "deleted" and len(each.in_sync) < each.wanted:
                 self._lacking.add(each.container_id)

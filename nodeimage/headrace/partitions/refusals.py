@@ -61,7 +61,7 @@ FOR_THE_MOMENT: Final = frozenset(
 )
 """Retriable errors: after one of these a client sends the same batch again."""
 
-_CATALOGS: Final = frozenset(
+_CATALOG_FAULTS: Final = frozenset(
     {
         Code.UNKNOWN_SERVER_ERROR,
         Code.REQUEST_TIMED_OUT,
@@ -80,7 +80,7 @@ _CATALOGS: Final = frozenset(
 def told(error: HeadraceError) -> KafkaError:
     """The error that clients get for one raised while they produce or look up where to: a fault of the catalog becomes
     LEADER_NOT_AVAILABLE."""
-    code = Code.LEADER_NOT_AVAILABLE if error.code in _CATALOGS else error.code
+    code = Code.LEADER_NOT_AVAILABLE if error.code in _CATALOG_FAULTS else error.code
     return KafkaError(code, str(error))
 
 
@@ -160,13 +160,13 @@ class Refusals:
 
         `topic_id`: the topic's id, as far as this node knows it.
         """
-        if error.code not in FOR_THE_MOMENT or (batch := _idempotent(part)) is None:
+        if error.code not in FOR_THE_MOMENT or (batch := _idempotent_batch(part)) is None:
             return
         key, epoch, sequence = batch
         now = time.monotonic()
         known = self._refused.pop(key, None)
         same_life = known is not None and (topic_id == known.topic_id or None in (topic_id, known.topic_id))
-        if known is not None and same_life and known.epoch == epoch and _behind(sequence, known.sequence):
+        if known is not None and same_life and known.epoch == epoch and _is_behind(sequence, known.sequence):
             self._refused[key] = known._replace(since=now)
         else:
             self._refused[key] = _Refused(epoch, sequence, KafkaError(error.code, str(error)), topic_id, now)
@@ -177,7 +177,7 @@ class Refusals:
         `expected`: the sequence of the missing batch; None if the producer is unknown, so that any earlier one may be
         missing.
         """
-        if (batch := _idempotent(part)) is None:
+        if (batch := _idempotent_batch(part)) is None:
             return False
         key, epoch, _ = batch
         now = time.monotonic()
@@ -195,23 +195,23 @@ class Refusals:
         `producers`: those of the batch's partition. `topic_id`: its topic's id. `arrived`: when the batch's request
         arrived, in monotonic seconds.
         """
-        if (batch := _idempotent(part)) is None:
+        if (batch := _idempotent_batch(part)) is None:
             return None
         key, epoch, sequence = batch
         known = self._refused.get(key)
         if known is None:
             return None
         expected = producers.next_sequence(producer_id=key[2], epoch=epoch)
-        if expected is not None and _behind(expected, sequence):
+        if expected is not None and _is_behind(expected, sequence):
             return None  # it repeats a stored batch, perhaps stored by way of another node, and keeps the order
-        behind = known.epoch == epoch and _behind(sequence, known.sequence)
+        behind = known.epoch == epoch and _is_behind(sequence, known.sequence)
         if behind and sequence != expected and known.holds(topic_id, arrived):
             return known.error
         del self._refused[key]  # the refused batch was sent again, or its producer has given it up and starts over
         return None
 
 
-def _idempotent(part: PartitionRecords) -> tuple[Key, int, int] | None:
+def _idempotent_batch(part: PartitionRecords) -> tuple[Key, int, int] | None:
     """The key of a batch's producer, its epoch and base sequence; None if the batch is not idempotent, or not valid."""
     if part.records is None:
         return None
@@ -224,6 +224,6 @@ def _idempotent(part: PartitionRecords) -> tuple[Key, int, int] | None:
     return (part.topic, part.partition, header.producer_id), header.producer_epoch, header.base_sequence
 
 
-def _behind(sequence: int, other: int) -> bool:
+def _is_behind(sequence: int, other: int) -> bool:
     """Whether `sequence` comes after `other`; both wrap at 2**31."""
     return 0 < (sequence - other) % (1 << 31) < 1 << 30

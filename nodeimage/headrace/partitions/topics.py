@@ -36,7 +36,7 @@ __all__ = ["Topic", "Topics"]
 
 MOST_TOPICS = 120_000
 """Limit of topics kept in memory; some 1 KiB each with one partition in use."""
-_EVERYTHING = ""
+_ALL_ROWS = ""
 """Marks, among the changes during a look-up, that all rows have changed. No stream has this path."""
 
 
@@ -53,7 +53,7 @@ class Topics:
         """All topics by full name, which is the same for all clients."""
         self._by_id: dict[bytes, Topic] = {}
         self._policies: dict[int, StreamPolicy] = {}
-        self._plain: dict[int, tuple[StreamPolicy, EffectivePolicy]] = {}
+        self._inherited: dict[int, tuple[StreamPolicy, EffectivePolicy]] = {}
         self._look_ups: list[set[bytes | str]] = []
         """For each look-up under way, the topic ids and stream paths that have changed since it began."""
         self.forgot = False
@@ -108,7 +108,7 @@ class Topics:
             else:
                 found[index] = topic
                 if isinstance(topic, Topic) and self._by_id.get(topic.topic_id) is topic:  # not forgotten meanwhile
-                    self._call(topic, names[index], known)
+                    self._add_name(topic, names[index], known)
         return found  # type: ignore[return-value]  # every None has been replaced
 
     async def resolve_ids(self, topic_ids: Sequence[bytes]) -> list[Topic | KafkaError]:
@@ -149,7 +149,7 @@ class Topics:
 
     async def _look_up_rows(self, look: Callable[[Reader], list[tuple[TopicRow, StreamRow]]]) -> list[Topic]:
         """Read topics from the catalog and keep them in memory."""
-        return [self._keep(row, stream.policy) for row, stream in await self._read_rows(look)]
+        return [self._add(row, stream.policy) for row, stream in await self._read_rows(look)]
 
     async def _read_rows(
         self, look: Callable[[Reader], list[tuple[TopicRow, StreamRow]]]
@@ -162,7 +162,7 @@ class Topics:
                 rows = await self._catalog.query(look)
             finally:
                 self._look_ups = [each for each in self._look_ups if each is not changed]
-            if _EVERYTHING not in changed and not any(
+            if _ALL_ROWS not in changed and not any(
                 row.topic_id in changed or row.stream in changed for row, _ in rows
             ):
                 return rows
@@ -178,17 +178,17 @@ class Topics:
         made = {name.full: name for name in names if name.full in outcomes and name.full not in refused}
         return refused | await self._look_up(made)
 
-    def _keep(self, row: TopicRow, policy: StreamPolicy) -> Topic:
+    def _add(self, row: TopicRow, policy: StreamPolicy) -> Topic:
         self._policies[row.stream_number] = policy
         topic = self._by_id.get(row.topic_id)
         if topic is None:
             self._make_room()
             topic = Topic(row, self._effective(row, policy), self._traffic.of(row.stream, row.name))
             self._by_id[row.topic_id] = topic
-        self._call(topic, row.full_name, self._by_full_name)
+        self._add_name(topic, row.full_name, self._by_full_name)
         return topic
 
-    def _call(self, topic: Topic, name: str, by_name: dict[str, Topic]) -> None:
+    def _add_name(self, topic: Topic, name: str, by_name: dict[str, Topic]) -> None:
         """Add `name` to a name table and to the topic's own names."""
         if by_name.get(name) is not topic:
             by_name[name] = topic
@@ -198,9 +198,9 @@ class Topics:
         """A topic's effective policy; all topics of a stream without configs of their own share one object."""
         if row.configs:
             return effective(policy, row.configs)
-        known = self._plain.get(row.stream_number)
+        known = self._inherited.get(row.stream_number)
         if known is None or (known[0] is not policy and known[0] != policy):
-            known = self._plain[row.stream_number] = (policy, effective(policy, {}))
+            known = self._inherited[row.stream_number] = (policy, effective(policy, {}))
         return known[1]
 
     def _make_room(self) -> None:
@@ -224,9 +224,9 @@ class Topics:
     def rows_replaced(self) -> None:
         """All rows were replaced: forget the idle topics; the caller has the others updated by `look_again`."""
         self.forgot = True
-        self._plain.clear()
+        self._inherited.clear()
         for changed in self._look_ups:
-            changed.add(_EVERYTHING)
+            changed.add(_ALL_ROWS)
         for topic in [topic for topic in self._by_id.values() if topic.idle]:
             self._forget(topic)
 

@@ -67,7 +67,7 @@ class UncleanRecoveries:
         self._behind: dict[Leader, asyncio.Future[None]] = {}
         """Recovered containers that this node leads while its catalog may not yet know of seals that they lost; each
         future is done once it does."""
-        self._catalogs = 0
+        self._known_recoveries = 0
         """Number of recoveries of the catalog's container when last seen."""
 
     def container_led(self, container: Leader) -> None:
@@ -81,8 +81,8 @@ class UncleanRecoveries:
             return
         if record.recovered:
             self._behind[container] = self._runtime.loop.create_future()
-        if record.recovered or self._of_catalog():
-            self._repeat(container, partial(self._look_at, container))
+        if record.recovered or self._catalog_recoveries():
+            self._retry(container, partial(self._repair, container))
 
     def container_left(self, container: Leader) -> None:
         """This node no longer leads a container."""
@@ -90,12 +90,12 @@ class UncleanRecoveries:
 
     def records_changed(self) -> None:
         """The catalog may have been recovered while containers are led here."""
-        recovered = self._of_catalog()
-        if recovered > self._catalogs:
-            self._catalogs = recovered
+        recovered = self._catalog_recoveries()
+        if recovered > self._known_recoveries:
+            self._known_recoveries = recovered
             for container in self._led.values():
                 if container is not self._cluster.catalog_container:
-                    self._repeat(container, partial(self._look_at, container))
+                    self._retry(container, partial(self._repair, container))
 
     def is_behind(self, container: Leader) -> bool:
         """Whether partitions of a container must not be loaded yet."""
@@ -114,14 +114,14 @@ class UncleanRecoveries:
                     f"container {container.id} was recovered, and is being compared with the catalog",
                 ) from None
 
-    def _of_catalog(self) -> int:
+    def _catalog_recoveries(self) -> int:
         record = self._cluster.catalog
         return 0 if record is None else record.recovered
 
-    def _repeat(self, container: Leader, work: Callable[[], Awaitable[None]]) -> None:
-        self._runtime.spawn(self._until_done(container, work))
+    def _retry(self, container: Leader, work: Callable[[], Awaitable[None]]) -> None:
+        self._runtime.spawn(self._retry_until_done(container, work))
 
-    async def _until_done(self, container: Leader, work: Callable[[], Awaitable[None]]) -> None:
+    async def _retry_until_done(self, container: Leader, work: Callable[[], Awaitable[None]]) -> None:
         """Do some work, and retry it for as long as this node leads the container."""
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while not container.lost:
@@ -144,15 +144,15 @@ class UncleanRecoveries:
     def _skip_numbers(self, container: Leader, recovered: int) -> None:
         command = SkipNumbers(recovered)
         if container.log.end >= self._catalog.applied:  # append the command at once, before anybody else's
-            container.append_command(encode(command)).add_done_callback(_retrieve)
+            container.append_command(encode(command)).add_done_callback(_ignore_failure)
 
         async def skip() -> None:
             await self._catalog.submit(command)
-            await self._end_those_of_deleted()
+            await self._end_in_deleted_containers()
 
-        self._repeat(container, skip)
+        self._retry(container, skip)
 
-    async def _end_those_of_deleted(self) -> None:
+    async def _end_in_deleted_containers(self) -> None:
         """Remove sealed partitionlets of deleted containers from the chains again, as nothing of them is left."""
         containers = await self._catalog.query(lambda reader: reader.chains.containers())
         for each in containers:
@@ -166,7 +166,7 @@ class UncleanRecoveries:
         if behind is not None and not behind.done():
             behind.set_result(None)
 
-    async def _look_at(self, container: Leader) -> None:
+    async def _repair(self, container: Leader) -> None:
         await committed_to(container, container.state.epoch_start, timeout_s=SERVES_S)
         await self._catalog.catch_up()
         if container in self._behind:  # before anything is appended where records were lost
@@ -223,7 +223,7 @@ def _shortened(sealed: Sequence[Sealed], end_of: Callable[[PartitionletRow], int
     return [Shortened(topic_id, row.partition, row.id, end) for topic_id, row, end in ends if end < row.end]
 
 
-def _retrieve(appended: "asyncio.Future[Position]") -> None:
+def _ignore_failure(appended: "asyncio.Future[Position]") -> None:
     """Ignore a failed append, since the command is submitted again until it is applied."""
     if not appended.cancelled():
         appended.exception()

@@ -182,7 +182,7 @@ class Applier:
                         snapshot,
                         position,
                         self._schema,
-                        sums=self._sums(),
+                        sums=self._may_add_sums(),
                         damaged=self.paused or self.connection.tolerates,
                         room=self._room,
                         stop=self._closing,
@@ -190,7 +190,7 @@ class Applier:
                 )
             finally:
                 self._until = Position(0)
-            self._come(position)
+            self._tables_replaced(position)
 
     async def rebuild(self, snapshot: Path | None, position: Position, *, keep: bool) -> None:
         """Rebuild damaged tables from an undamaged snapshot (None: from empty tables at position 0) and from the log.
@@ -218,7 +218,7 @@ class Applier:
                     snapshot,
                     lambda tables: replay(tables, self._log.commands(position, until), self._schema),
                     self._schema,
-                    sums=self._sums(),
+                    sums=self._may_add_sums(),
                     keep=position if keep else None,
                     room=self._room,
                     stop=self._closing,
@@ -232,7 +232,7 @@ class Applier:
                 raise
             finally:
                 self._until = Position(0)
-            self._come(until)
+            self._tables_replaced(until)
 
     def pause(self) -> None:
         """Stop applying, since the tables are damaged."""
@@ -254,11 +254,11 @@ class Applier:
                 return []
             return [*tables.marks, tables.now()]
 
-    def _sums(self) -> bool:
+    def _may_add_sums(self) -> bool:
         """Whether rows get checksums."""
         return self._may(Level.FENCED)
 
-    def _come(self, position: Position) -> None:
+    def _tables_replaced(self, position: Position) -> None:
         """The tables were replaced by others that are applied up to `position`."""
         log.info("catalog_replaced", folder=str(self._folder), position=position)
         self.paused = self.connection.tolerates = False
@@ -268,7 +268,7 @@ class Applier:
         self.connection.deaths.take()
         self._replaced(position)
         self._outcomes.jump(position)
-        self._reached()
+        self._wake_waiters()
         self._wake.set()
 
     async def close(self) -> None:
@@ -288,9 +288,9 @@ class Applier:
         if not self.failed.done():
             self.failed.set_exception(failure)
             self.failed.exception()  # mark the error as seen, in case nothing awaits the future
-        self._end(failure)
+        self._fail_waiters(failure)
 
-    def _reached(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wake waiters for positions that are applied now."""
         if self._waiting:
             applied = self.applied
@@ -300,7 +300,7 @@ class Applier:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def _end(self, failure: CatalogFailed) -> None:
+    def _fail_waiters(self, failure: CatalogFailed) -> None:
         self._outcomes.fail(failure)
         for _, waiter in self._waiting:
             if not waiter.done():
@@ -318,7 +318,9 @@ class Applier:
                     pass
                 await self._sum_some()
                 if self._closing.is_set():
-                    self._end(CatalogFailed("the catalog is closed; what is committed is applied at the next start"))
+                    self._fail_waiters(
+                        CatalogFailed("the catalog is closed; what is committed is applied at the next start")
+                    )
                     return
         except Exception as error:  # waiters must get any error
             self.fail(error)
@@ -343,7 +345,7 @@ class Applier:
 
     async def _sum_some(self) -> None:
         """Add checksums to some rows of older tables, once the cluster's feature level permits checksums."""
-        if self.paused or self.full or (self.connection.summed and self.connection.filled) or not self._sums():
+        if self.paused or self.full or (self.connection.summed and self.connection.filled) or not self._may_add_sums():
             return
         async with self._turn:
             tables = self.connection
@@ -385,7 +387,7 @@ class Applier:
             self._died(died)
         if done:
             self._told(done)
-        self._reached()
+        self._wake_waiters()
         return not last or self._log.committed > until
 
     async def _read(self, after: Position, until: Position) -> tuple[list[Written], bool] | None:

@@ -25,17 +25,17 @@ CREATE TABLE IF NOT EXISTS main.deaths(id INTEGER PRIMARY KEY, count INTEGER NOT
 INSERT OR IGNORE INTO main.deaths VALUES (1, 0);
 COMMIT;
 """
-_WENT: Final = """
+_ON_DELETE: Final = """
 CREATE TEMP TRIGGER IF NOT EXISTS partitionlets_died AFTER DELETE ON main.partitionlets
 BEGIN SELECT partitionlet_died(OLD.container, OLD.id); END
 """
-_STARTED_LATER: Final = """
+_ON_LOG_START: Final = """
 CREATE TEMP TRIGGER IF NOT EXISTS log_starts_{event} AFTER {event} ON main.log_starts
 BEGIN SELECT partitionlet_died(container, id) FROM main.partitionlets
 WHERE topic = NEW.topic AND state IN (1, 2) AND partition = NEW.partition AND first < NEW."offset"; END
 """
 """Trigger on log starts; states 1 and 2 are open and sealed partitionlets, which may hold records."""
-_TRIGGERS: Final = (_WENT, *(_STARTED_LATER.format(event=event) for event in ("INSERT", "UPDATE")))
+_TRIGGERS: Final = (_ON_DELETE, *(_ON_LOG_START.format(event=event) for event in ("INSERT", "UPDATE")))
 
 
 class Died(NamedTuple):
@@ -52,7 +52,7 @@ class Deaths:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._under_way: array[int] = array("q")
-        self._told: array[int] = array("q")
+        self._reports: array[int] = array("q")
         self.count = UNKNOWN
         """The file's count, as committed."""
         self.count_at_open = UNKNOWN
@@ -98,7 +98,7 @@ class Deaths:
         if self._under_way:
             if self.count != UNKNOWN:
                 self.count += len(self._under_way) // 2
-            self._told += self._under_way
+            self._reports += self._under_way
             del self._under_way[:]
 
     def rolled_back(self) -> None:
@@ -107,8 +107,8 @@ class Deaths:
 
     def take(self) -> Died:
         """Take the committed reports since the last call."""
-        told, self._told = self._told, array("q")
-        return Died(told, self.count)
+        reports, self._reports = self._reports, array("q")
+        return Died(reports, self.count)
 
     def _died(self, container: int, partitionlet: int) -> None:
         self._under_way.extend((container, partitionlet))

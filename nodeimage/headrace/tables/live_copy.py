@@ -12,9 +12,9 @@ from headrace.base.errors import StorageFull
 
 _STEP: Final = 50_000
 """Instructions of SQLite's virtual machine between two pauses: about 2 ms of the CPU."""
-_REST_S: Final = 0.0005
+_PAUSE_S: Final = 0.0005
 """Seconds of a pause."""
-_STEPS_A_SYNC: Final = 128
+_STEPS_PER_SYNC: Final = 128
 """Number of pauses between two syncs: some 40 MiB. With more unsynced data the final sync would delay the syncs that
 producers wait for."""
 
@@ -38,7 +38,7 @@ def copy_live(live: Path, copy: Path, *, room: Room, stop: threading.Event | Non
         try:
             source.execute("PRAGMA cache_size=-2048")
             room(_packed_bytes(source))
-            rests = _Rests(copy, room, threading.Event() if stop is None else stop)
+            rests = _Pauses(copy, room, threading.Event() if stop is None else stop)
             source.set_progress_handler(rests, _STEP)
             try:
                 source.execute("VACUUM INTO ?", (str(copy),))
@@ -69,27 +69,27 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-class _Rests:
+class _Pauses:
     """SQLite's progress handler while it writes a file: pauses, so that others get the CPU and the disk. Returns
     whether SQLite is to abort."""
 
     def __init__(self, writes: Path, room: Room, stop: threading.Event) -> None:
         self.failure: StorageFull | OSError | None = None
-        self._writes = writes
+        self._file = writes
         self._room = room
         self._stop = stop
         self._steps = 0
 
     def __call__(self) -> bool:
         self._steps += 1
-        if self._steps % _STEPS_A_SYNC == 0:
+        if self._steps % _STEPS_PER_SYNC == 0:
             try:
                 self._room(0)  # checked again, since others write, too
-                sync(self._writes)
+                sync(self._file)
             except (StorageFull, OSError) as error:  # kept, since SQLite only reports an interruption
                 self.failure = error
                 return True
-        return self._stop.wait(_REST_S)
+        return self._stop.wait(_PAUSE_S)
 
 
 def _packed_bytes(connection: sqlite3.Connection) -> int:

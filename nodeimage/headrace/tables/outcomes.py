@@ -57,7 +57,7 @@ class Submitted:
         self.attempts += 1
         self.position = None
         self._waiter = asyncio.get_running_loop().create_future()
-        self._waiter.add_done_callback(_retrieve)
+        self._waiter.add_done_callback(_mark_seen)
         return self._waiter
 
     def appended(self, done: asyncio.Future[Position]) -> None:
@@ -76,7 +76,7 @@ class Submitted:
             return
         for at, decided in self._copies:
             if at == position:
-                self._settle(decided)
+                self._resolve(decided)
                 return
         self.skipped()
 
@@ -84,7 +84,7 @@ class Submitted:
         """A command with the same bytes was applied here."""
         self._copies.append((position, decided))
         if position == self.position:
-            self._settle(decided)
+            self._resolve(decided)
 
     def skipped(self) -> None:
         """The tables are past the command without having applied it: they were replaced by another replica's."""
@@ -96,7 +96,7 @@ class Submitted:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
 
-    def _settle(self, decided: Decided) -> None:
+    def _resolve(self, decided: Decided) -> None:
         if self.attempts > 1:
             decided = self._copies[0][1]
         if isinstance(decided, KafkaError):
@@ -145,21 +145,21 @@ class Outcomes:
     def jump(self, position: Position) -> None:
         """The tables were replaced by others at `position`, without applying all commands before it."""
         self.applied = position
-        for submitted in self._every():
+        for submitted in self._all_submits():
             if submitted.position is not None and submitted.position <= position:
                 submitted.skipped()
 
     def fail(self, failure: CatalogFailed) -> None:
         """Nothing will be applied any more: all waiting submits fail with `failure`."""
         self.failure = failure
-        for submitted in self._every():
+        for submitted in self._all_submits():
             submitted.fail(failure)
 
-    def _every(self) -> list[Submitted]:
+    def _all_submits(self) -> list[Submitted]:
         return [submitted for same in self._under_way.values() for submitted in same]
 
 
-def _retrieve(waiter: asyncio.Future[Outcome]) -> None:
+def _mark_seen(waiter: asyncio.Future[Outcome]) -> None:
     """Mark the error as seen, since after a cancelled submit nothing else would see it."""
     if not waiter.cancelled():
         waiter.exception()

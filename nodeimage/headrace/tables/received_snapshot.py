@@ -69,7 +69,7 @@ class ReceivedSnapshot:
         """
         if size <= 0:
             raise HeadraceError(f"a snapshot of the catalog cannot have {size} bytes")
-        path = await asyncio.get_running_loop().run_in_executor(executor, _make, folder, size, room)
+        path = await asyncio.get_running_loop().run_in_executor(executor, _create_file, folder, size, room)
         return cls(path, position=position, size=size, executor=executor, room=room, install=install)
 
     @property
@@ -133,7 +133,7 @@ class ReceivedSnapshot:
         return crc32c(piece, self._crc)
 
 
-def _make(folder: Path, size: int, room: Room) -> Path:
+def _create_file(folder: Path, size: int, room: Room) -> Path:
     """[blocking] Create the file, if there is room for it and its installation."""
     room(size + room_to_install(folder, size))
     with full_disk_as_storage_full(folder):

@@ -180,7 +180,7 @@ class Tables(sqlite3.Connection):
         self._new_marks: list[Mark] = []
         self.applied = Position(0)
         """The position up to which commands are applied to these rows, as committed."""
-        self._was: dict[str, list[int | None]] = {table: [] for table in COLUMNS}
+        self._replaced_sums: dict[str, list[int | None]] = {table: [] for table in COLUMNS}
         """By table, the sums that the statement under way replaces: SQL functions, which return NULL, append them."""
         self._unfilled: list[str] = []
         """Tables in which some rows have no sum yet."""
@@ -199,8 +199,8 @@ class Tables(sqlite3.Connection):
         self.summed = True
         for table, columns in COLUMNS.items():
             self.create_function(f"{table}_sum", len(columns) + 1, self._summing(table))
-            self.create_function(f"{table}_was", 1, self._was[table].append)  # in C, for speed
-            self.create_function(f"{table}_gone", 1, self._leaving(table))
+            self.create_function(f"{table}_was", 1, self._replaced_sums[table].append)  # in C, for speed
+            self.create_function(f"{table}_gone", 1, self._deleting(table))
             self.execute(
                 f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_delete AFTER DELETE ON main.{table} "
                 f"BEGIN SELECT {table}_gone(OLD.sum); END"
@@ -211,15 +211,15 @@ class Tables(sqlite3.Connection):
 
         def summed(before: int | None, *row: Sql) -> int:
             after = crc32c(_encode(row), seed)
-            self._move(table, after - (before or 0))
+            self._change_total(table, after - (before or 0))
             return after
 
         return summed
 
-    def _leaving(self, table: str) -> Callable[[int | None], None]:
-        return lambda before: self._move(table, -(before or 0))
+    def _deleting(self, table: str) -> Callable[[int | None], None]:
+        return lambda before: self._change_total(table, -(before or 0))
 
-    def _move(self, table: str, by: int) -> None:
+    def _change_total(self, table: str, by: int) -> None:
         self.moved[table] = self.moved.get(table, 0) + by
 
     # --- reading
@@ -248,10 +248,10 @@ class Tables(sqlite3.Connection):
         seed = _SEEDS[table]
         listed = [*rows]
         sums = [crc32c(_encode(row), seed) for row in listed]
-        was = self._was[table]
+        was = self._replaced_sums[table]
         was.clear()
         self.executemany(statement, [(*row, each) for row, each in zip(listed, sums, strict=True)])
-        self._move(table, sum(sums) - sum(filter(None, was)))
+        self._change_total(table, sum(sums) - sum(filter(None, was)))
 
     def update(self, table: str, changes: Mapping[str, str], where: str, *parameters: Sql) -> int:
         """Update rows and return their number. `changes`: column -> SQL expression; parameters are numbered (?1,
@@ -295,7 +295,7 @@ class Tables(sqlite3.Connection):
             return
         totals = {table: total + self.moved.get(table, 0) for table, total in self.totals.items()}
         row = ("applied", applied, _encode((totals, self._unfilled)))
-        self.execute(_KEEP, (*row, crc32c(_encode(row), _SEEDS["counters"])))
+        self.execute(_UPDATE_APPLIED, (*row, crc32c(_encode(row), _SEEDS["counters"])))
 
     def committed(self, applied: Position) -> None:
         """Update the state in memory after a COMMIT of everything up to `applied`."""
@@ -339,7 +339,7 @@ class Tables(sqlite3.Connection):
             for table in COLUMNS:
                 self.execute(f"ALTER TABLE main.{table} ADD COLUMN sum INTEGER")
             row = ("applied", self.applied, _encode((dict.fromkeys(COLUMNS, 0), list(COLUMNS))))
-            self.execute(_KEEP, (*row, row_sum("counters", row)))
+            self.execute(_UPDATE_APPLIED, (*row, row_sum("counters", row)))
             self.execute(f"PRAGMA user_version={SUMMED_FORMAT}")
         self.begin()
 
@@ -367,7 +367,7 @@ class Tables(sqlite3.Connection):
                     f"UPDATE main.{table} SET sum = ? WHERE {chosen}",
                     [(each, *row[: len(keys)]) for each, row in zip(sums, found, strict=True)],
                 )
-                self._move(table, sum(sums))
+                self._change_total(table, sum(sums))
                 self._unfilled = unfilled[1:] if done else unfilled
                 self.keep(self.applied)
         except BaseException:
@@ -453,5 +453,5 @@ def _checked(table: str) -> str:
     return f"(SELECT {table}_ok(main.{table}.sum, {columns}))"
 
 
-_KEEP: Final = "UPDATE main.counters SET value = ?2, totals = ?3, sum = ?4 WHERE name = ?1"
+_UPDATE_APPLIED: Final = "UPDATE main.counters SET value = ?2, totals = ?3, sum = ?4 WHERE name = ?1"
 """Updates the row of the applied position, which is part of no total."""

@@ -43,7 +43,7 @@ AGAIN_S: Final = 5.0
 """Seconds between two attempts to write a snapshot that was requested."""
 
 
-class _Whole(NamedTuple):
+class _Checked(NamedTuple):
     """A file that was checked and found undamaged, identified by its inode, time of change (ns) and size."""
 
     inode: int
@@ -72,7 +72,7 @@ class SharedSnapshot:
         """CRC-32C of the whole file."""
         self.inode = os.fstat(file.fd).st_ino
         self._file: OpenFile | None = file
-        self._let_go = let_go
+        self._release = let_go
         self._drop = drop
 
     def reader(self) -> Callable[[int, int], bytes]:
@@ -103,7 +103,7 @@ class SharedSnapshot:
     def close(self) -> None:
         """Release the file, and the log behind the snapshot. May be called again."""
         self._file = None
-        self._let_go(self)
+        self._release(self)
 
 
 class SnapshotPool:
@@ -133,7 +133,7 @@ class SnapshotPool:
         self._trim = trim
         self._damaged = damaged
         self._loop = asyncio.get_running_loop()
-        self._checked: dict[str, _Whole] = {}
+        self._checked: dict[str, _Checked] = {}
         """The newest checked file, by name."""
         self._held: dict[SharedSnapshot, float] = {}
         """Snapshots behind which the log is kept, each with the loop time of its opening."""
@@ -146,7 +146,7 @@ class SnapshotPool:
 
         The log is trimmed to the older of the two snapshots that are kept, so that one damaged snapshot is not fatal.
         """
-        return await asyncio.shield(self._begun(self._write_in_turn()))
+        return await asyncio.shield(self._start(self._write_in_turn()))
 
     async def newest(self, least: Position, *, keeps_log: bool) -> SharedSnapshot:
         """The newest undamaged snapshot; a new one is written if there is none at position `least` or behind.
@@ -154,7 +154,7 @@ class SnapshotPool:
         `keeps_log`: the log is not trimmed beyond the snapshot's position before it is closed, for an hour at most.
         Raises HeadraceError (including StorageFull), OSError, and sqlite3.Error.
         """
-        opening = self._begun(self._newest(least, keeps_log=keeps_log))
+        opening = self._start(self._newest(least, keeps_log=keeps_log))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -164,7 +164,7 @@ class SnapshotPool:
     async def newest_kept(self) -> tuple[Path, Position] | None:
         """The newest existing snapshot that is undamaged, checked again, with its position; None if there is none.
         Raises as `newest`."""
-        return await asyncio.shield(self._begun(self._newest_kept()))
+        return await asyncio.shield(self._start(self._newest_kept()))
 
     async def close(self) -> None:
         """Wait until nothing is being written or checked any more; `stop` must be set before."""
@@ -173,7 +173,7 @@ class SnapshotPool:
 
     # --- inside
 
-    def _begun(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start work that runs to its end even if the caller goes away, so that no other work meets files that a thread
         still uses."""
         task = self._loop.create_task(work, name="catalog-snapshots")
@@ -199,20 +199,20 @@ class SnapshotPool:
             raise
         self._written(position)
         if len(held) >= snapshots.KEPT:
-            self._trim(self._kept_from(held[0]))
+            self._trim(self._trim_position(held[0]))
         return position
 
     async def _newest(self, least: Position, *, keeps_log: bool) -> SharedSnapshot:
         async with self.turn:
             found = await self._loop.run_in_executor(self._executor, self._open_newest)
             if found is None or found[0] < least:
-                await self._write_for_another()
+                await self._write_on_demand()
                 found = await self._loop.run_in_executor(self._executor, self._open_newest)
             if found is None or found[0] < least:
                 raise HeadraceError(f"there is no whole snapshot of the catalog at {least} or behind; ask again")
             position, whole, file = found
             shared = SharedSnapshot(
-                position=position, size=whole.size, crc=whole.crc, file=file, let_go=self._let_go, drop=self._drop
+                position=position, size=whole.size, crc=whole.crc, file=file, let_go=self._release, drop=self._drop
             )
             if keeps_log:
                 self._held[shared] = self._loop.time()
@@ -224,7 +224,7 @@ class SnapshotPool:
             found = await self._loop.run_in_executor(self._executor, self._open_newest)
             return None if found is None else (snapshots.path_of(self._folder, found[0]), found[0])
 
-    async def _write_for_another(self) -> None:
+    async def _write_on_demand(self) -> None:
         if self._failure is not None and self._loop.time() < self._again_at:
             raise type(self._failure)(str(self._failure))
         self._failure = None
@@ -240,7 +240,7 @@ class SnapshotPool:
             log.error("catalog_snapshot_failed", folder=str(self._folder), error=repr(error))
             raise self._failure from error
 
-    def _open_newest(self) -> tuple[Position, _Whole, OpenFile] | None:
+    def _open_newest(self) -> tuple[Position, _Checked, OpenFile] | None:
         """[blocking] Open the newest undamaged snapshot, if there is one; damaged ones are removed. Raises NewerFormat
         if a newer version wrote one."""
         for path in reversed(snapshots.snapshots(self._folder)):
@@ -250,7 +250,7 @@ class SnapshotPool:
                 known, now = self._checked.get(path.name), os.fstat(file.fd)
                 if known is None or known[:3] != (now.st_ino, now.st_mtime_ns, now.st_size):
                     snapshots.check(path, position, stop=self._stop)
-                    known = _Whole(now.st_ino, now.st_mtime_ns, *snapshots.summed(file))
+                    known = _Checked(now.st_ino, now.st_mtime_ns, *snapshots.summed(file))
                     self._checked = {path.name: known}
                 return position, known, file
             except NewerFormat:
@@ -274,12 +274,12 @@ class SnapshotPool:
             async with self.turn:
                 await self._loop.run_in_executor(self._executor, drop)
 
-        self._begun(drop_in_turn())
+        self._start(drop_in_turn())
 
-    def _let_go(self, shared: SharedSnapshot) -> None:
+    def _release(self, shared: SharedSnapshot) -> None:
         self._held.pop(shared, None)
 
-    def _kept_from(self, until: Position) -> Position:
+    def _trim_position(self, until: Position) -> Position:
         """The position to which the log is trimmed, given that it may be trimmed to `until`: lower if a follower still
         needs the log."""
         now, kept, late = self._loop.time(), until, []

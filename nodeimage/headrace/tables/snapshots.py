@@ -92,7 +92,7 @@ def open_newest(folder: Path, schema: Schema, *, sums: bool = True) -> Tables:
             reason = str(error)
         else:
             ahead = [path for path, position in _by_position(folder) if position > at]
-            if not any(map(_is_whole, ahead)):
+            if not any(map(_is_undamaged, ahead)):
                 return connection
             # The live file lost unsynced changes in a power failure, or the process ended before replacing it.
             log.warning("catalog_behind_snapshot", folder=str(folder), applied=at, snapshot=ahead[-1].name)
@@ -129,7 +129,7 @@ def restore(folder: Path, schema: Schema, *, sums: bool = True, reason: str = ""
             log.error("catalog_snapshot_damaged", snapshot=snapshot.name, error=str(error))
             continue
         sync(fresh)
-        if not _is_whole(fresh):
+        if not _is_undamaged(fresh):
             log.error("catalog_snapshot_damaged", snapshot=snapshot.name)
             continue
         fresh.rename(live_file(folder))
@@ -291,7 +291,7 @@ def install(
         fresh.rename(kept)
         sync(folder)
         drop_above(folder, position)
-        source = _reading(kept)
+        source = _open_read_only(kept)
         try:
             if anew:
                 with_sums = sums or connection.summed
@@ -313,7 +313,7 @@ def install(
 
 
 def _format(file: Path) -> int:
-    connection = _reading(file)
+    connection = _open_read_only(file)
     try:
         (found,) = connection.execute("PRAGMA user_version").fetchone()
     finally:
@@ -385,7 +385,7 @@ def check(snapshot: Path, position: Position, *, stop: threading.Event | None = 
     sqlite3.Error if it could not be checked, such as when `stop` was set meanwhile.
     """
     _refuse_newer(snapshot, stop)
-    if not _is_whole(snapshot, stop):
+    if not _is_undamaged(snapshot, stop):
         raise HeadraceError(f"the snapshot of the catalog at {position} is damaged; ask for it again")
     if (at := _position(snapshot)) != position:
         raise HeadraceError(f"the snapshot of the catalog is at {at}, and should be at {position}")
@@ -394,7 +394,7 @@ def check(snapshot: Path, position: Position, *, stop: threading.Event | None = 
 def _refuse_newer(snapshot: Path, stop: threading.Event | None = None) -> None:
     """Raise NewerFormat for a snapshot that a newer version wrote, but not for a damaged one."""
     try:
-        connection = _reading(snapshot)
+        connection = _open_read_only(snapshot)
         try:
             (kind,) = connection.execute("PRAGMA application_id").fetchone()
             (found,) = connection.execute("PRAGMA user_version").fetchone()
@@ -417,11 +417,11 @@ def _refuse_newer(snapshot: Path, stop: threading.Event | None = None) -> None:
         )
 
 
-def _is_whole(path: Path, stop: threading.Event | None = None) -> bool:
+def _is_undamaged(path: Path, stop: threading.Event | None = None) -> bool:
     """Whether a file is an undamaged catalog; damage is logged. Raises sqlite3.Error if that could not be determined,
     such as without a free file descriptor."""
     try:
-        connection = _reading(path)
+        connection = _open_read_only(path)
         try:
             (name,) = connection.execute("PRAGMA application_id").fetchone()
         finally:
@@ -445,14 +445,14 @@ def _raise_damage(found: list[str]) -> None:
 
 
 def _position(path: Path) -> Position:
-    connection = _reading(path)
+    connection = _open_read_only(path)
     try:
         return applied(connection)
     finally:
         connection.close()
 
 
-def _reading(path: Path) -> sqlite3.Connection:
+def _open_read_only(path: Path) -> sqlite3.Connection:
     """Open a read-only connection, which does not create a missing file."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 

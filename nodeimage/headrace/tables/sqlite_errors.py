@@ -13,7 +13,7 @@ _DAMAGE: Final = (
     "SQLITE_IOERR_SHORT_READ",
 )
 """Names of errors that mean damaged contents of a file. CORRUPTFS is a sector that the disk cannot read (EIO)."""
-_UNOPENED: Final = ("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")
+_CANNOT_OPEN: Final = ("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")
 _DAMAGE_TEXTS: Final = (
     "user-defined function raised exception",  # a row's sum does not fit (row_checksums.py)
     "Could not decode to UTF-8",
@@ -47,7 +47,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def cannot_open(error: sqlite3.Error) -> bool:
     """Whether an error means that SQLite could not open a file, for any reason."""
-    return getattr(error, "sqlite_errorname", "").startswith(_UNOPENED)
+    return getattr(error, "sqlite_errorname", "").startswith(_CANNOT_OPEN)
 
 
 def is_full(error: sqlite3.Error) -> bool:

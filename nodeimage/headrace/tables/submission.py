@@ -33,7 +33,7 @@ LIMIT_S: Final = 15.0
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.5
 
-_AGAIN: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {
         Code.LEADER_NOT_AVAILABLE,
         Code.NOT_LEADER_OR_FOLLOWER,
@@ -94,7 +94,7 @@ class Submitter:
                 return await self._by_another(submitted, deadline)
             except NotCommitted as failure:
                 error = failure.error
-            if not _may_pass(error):
+            if not _is_temporary(error):
                 raise error
             if here:
                 raise KafkaError(Code.NOT_COORDINATOR, f"this node leads the catalog no more: {error}") from error
@@ -106,7 +106,7 @@ class Submitter:
     async def _by_this_node(self, submitted: Submitted, deadline: float) -> Outcome:
         waiter = submitted.attempt()
         (await self.append(submitted.payload)).add_done_callback(submitted.appended)
-        late = self._loop.call_at(deadline, _uncommitted, submitted)
+        late = self._loop.call_at(deadline, _fail_uncommitted, submitted)
         try:
             return await waiter
         finally:
@@ -129,15 +129,15 @@ class Submitter:
             raise _timed_out(submitted, None) from error
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_temporary(error: BaseException) -> bool:
     if isinstance(error, KafkaError):
-        return error.code in _AGAIN
+        return error.code in _RETRIABLE
     if isinstance(error, StorageFull | CorruptLog | FolderRefused):
         return False
     return isinstance(error, HeadraceError | OSError)
 
 
-def _uncommitted(submitted: Submitted) -> None:
+def _fail_uncommitted(submitted: Submitted) -> None:
     """Fail a submit whose time is up, unless its command is committed, and only waits for room on the disk."""
     if submitted.position is None:
         submitted.fail(_timed_out(submitted, None))

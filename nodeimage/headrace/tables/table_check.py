@@ -25,11 +25,11 @@ MOST: Final = 10
 SMALL_BYTES: Final = 4 << 20
 """Size up to which a file is checked in a thread, which takes some tenths of a second."""
 _NICE: Final = 10
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 """Seconds between two checks whether to stop the process."""
 _STEP: Final = 50_000
 """Instructions of SQLite's virtual machine between two checks whether to stop."""
-_UNTOLD: Final = (
+_INCONCLUSIVE: Final = (
     "SQLITE_CANTOPEN",
     "SQLITE_INTERRUPT",
     "SQLITE_BUSY",
@@ -70,16 +70,16 @@ def damage_in(path: Path, *, stop: threading.Event | None = None) -> list[str]:
                     continue
                 found += _damage_of(connection, table, total, unfilled)
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        return [_told(error)]
+        return [_damage_from(error)]
     finally:
         connection.close()
     return found[:MOST]
 
 
-def _told(error: sqlite3.Error | UnicodeDecodeError) -> str:
+def _damage_from(error: sqlite3.Error | UnicodeDecodeError) -> str:
     """The damage that an error reveals. Raises the error itself if it says nothing about the file's contents."""
     name = getattr(error, "sqlite_errorname", "")
-    if name.startswith(_UNTOLD) and not (isinstance(error, sqlite3.Error) and is_damage(error)):
+    if name.startswith(_INCONCLUSIVE) and not (isinstance(error, sqlite3.Error) and is_damage(error)):
         raise error
     return f"it cannot be read: {error}"
 
@@ -113,7 +113,7 @@ def _damage_of(connection: sqlite3.Connection, table: str, total: int | None, un
             elif stored is not None and (table != "counters" or row[0] != "applied"):
                 sums += stored
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        return [*found, f"{table}: {_told(error)}"]
+        return [*found, f"{table}: {_damage_from(error)}"]
     if not found and total is not None and sums != total:
         found.append(f"{table}: rows are missing, or are older than the others")
     return found
@@ -145,7 +145,7 @@ def damage(path: Path, *, stop: threading.Event | None = None) -> list[str]:
 def _outputs(process: "subprocess.Popen[bytes]", stop: threading.Event | None) -> tuple[bytes, bytes]:
     while True:
         try:
-            return process.communicate(timeout=None if stop is None else _LOOK_S)
+            return process.communicate(timeout=None if stop is None else _POLL_S)
         except subprocess.TimeoutExpired:
             if stop is not None and stop.is_set():
                 process.kill()

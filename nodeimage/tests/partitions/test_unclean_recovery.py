@@ -339,7 +339,7 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
         await until(lambda: all(len(record.in_sync) == 2 for record in pair.first.cluster.open_data()))
         await pair.hand_over(partition.container.id, broker)
         led = broker.containers[partition.container.id]
-        await broker.unclean._look_at(led)
+        await broker.unclean._repair(led)
         assert await homes(broker) == [Home(1, own), home, None]
 
 

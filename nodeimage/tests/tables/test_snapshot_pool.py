@@ -181,7 +181,7 @@ async def test_a_full_disk_puts_a_snapshot_off_and_takes_nothing_of_the_reserve(
 
 async def test_room_that_goes_while_a_snapshot_is_written_ends_it(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_copy, "_STEP", 10)
-    monkeypatch.setattr(live_copy, "_STEPS_A_SYNC", 2)
+    monkeypatch.setattr(live_copy, "_STEPS_PER_SYNC", 2)
     before = await held.grow()
 
     def less_and_less(length: int) -> None:
@@ -226,7 +226,7 @@ async def test_who_goes_away_leaves_nothing_held_and_what_was_begun_to_the_next(
 
 async def test_a_node_that_stops_gives_up_what_it_writes(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_copy, "_STEP", 10)
-    monkeypatch.setattr(live_copy, "_REST_S", 0.2)
+    monkeypatch.setattr(live_copy, "_PAUSE_S", 0.2)
     writing = asyncio.create_task(held.catalog.snapshot())
     await until(lambda: (held.folder / "snapshot.tmp").exists())
     await held.catalog.close()
@@ -260,7 +260,7 @@ async def test_who_has_no_descriptor_left_has_no_damage(held: Held, monkeypatch:
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(snapshots, "_reading", none_left)
+        patched.setattr(snapshots, "_open_read_only", none_left)
         with pytest.raises(sqlite3.OperationalError):
             await held.newest()
     assert held.files() == before

@@ -98,15 +98,15 @@ class FetchPlanner:
                 continue
             if kind is here:
                 found |= await self._runtime.loop.run_in_executor(self._runtime.executor, _read_here, kind, left)
-                if follow := _followed(kind, found):
+                if ranges := _ranges_to_read_ahead(kind, found):
                     # Nothing waits for the read-ahead, which runs while the answer is sent.
-                    self._runtime.loop.run_in_executor(self._runtime.executor, _read_ahead, follow)
+                    self._runtime.loop.run_in_executor(self._runtime.executor, _read_ahead, ranges)
             else:
                 found |= await self._read_elsewhere(kind, left)
         further = [
             (key, where, most)
             for key, before, most in asked
-            if found.get(key) == [] and (where := self._behind(before)) is not None
+            if found.get(key) == [] and (where := self._next_range(before)) is not None
         ]
         if further:
             left = budget - sum(len(batch) for read in found.values() if isinstance(read, list) for batch in read)
@@ -114,7 +114,7 @@ class FetchPlanner:
                 found |= await self.read_all(further, max(left, 1))
         return found
 
-    def _behind(self, before: Range) -> Range | None:
+    def _next_range(self, before: Range) -> Range | None:
         """The range behind one without records; None if records are missing there. Only a partitionlet that was cut may
         end in a gap."""
         if not before.row.cut or before.limit < before.row.end:
@@ -173,20 +173,20 @@ def _read_here(asked: Sequence[Asked], budget: int) -> Read:
     return found
 
 
-def _followed(asked: Sequence[Asked], found: Read) -> list[tuple[Range, int]]:
+def _ranges_to_read_ahead(asked: Sequence[Asked], found: Read) -> list[tuple[Range, int]]:
     """The ranges of which the client is likely to request more, each with the bytes just read."""
-    follow = []
+    ranges = []
     for key, where, _ in asked:
         read = found.get(key)
         if isinstance(read, list) and (size := sum(map(len, read))) >= AHEAD_FROM:
-            follow.append((where, size))
-    return follow
+            ranges.append((where, size))
+    return ranges
 
 
-def _read_ahead(follow: Sequence[tuple[Range, int]]) -> None:
+def _read_ahead(ranges: Sequence[tuple[Range, int]]) -> None:
     """[blocking] Have the system read ahead of these ranges, AHEAD_BYTES in all at most."""
     left = AHEAD_BYTES
-    for where, size in follow:
+    for where, size in ranges:
         assert where.container is not None
         with suppress(HeadraceError, OSError):  # the client's next read reports the error
             left -= where.container.log.read_ahead(

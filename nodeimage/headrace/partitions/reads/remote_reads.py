@@ -59,7 +59,7 @@ class RemoteReads:
 
         Empty if there are no such records any more. Raises `KafkaError`.
         """
-        found = await self._from_here(
+        found = await self._from_own_replica(
             row.container,
             lambda replica: local_reads.read_range(replica, row.id, offset=offset, limit=limit, max_bytes=max_bytes),
         )
@@ -81,7 +81,7 @@ class RemoteReads:
                 return None
             return (local_reads.find_time(replica, row.id, timestamp, limit),)
 
-        found = await self._from_here(row.container, look)
+        found = await self._from_own_replica(row.container, look)
         if found is not None:
             return found[0]
         answer, payload = await self._ask(
@@ -89,7 +89,7 @@ class RemoteReads:
         )
         return bytes(payload) if answer.found else None
 
-    async def _from_here(self, container: ContainerId, look: Callable[[Replica], T | None]) -> T | None:
+    async def _from_own_replica(self, container: ContainerId, look: Callable[[Replica], T | None]) -> T | None:
         """What `look` finds in this node's replica; None if there is no replica here, or it cannot tell."""
         replica = replica_of(self._cluster, container)
         if replica is None:

@@ -96,9 +96,9 @@ class Rolls:
         self._placement = placement
         self._limit = limit
         self._under_way: dict[Key, Roll] = {}
-        self._begun: set[Leader] = set()
+        self._newly_led: set[Leader] = set()
         """Containers that this node has just begun to lead, whose intended rolls are to be resumed."""
-        self._looking: asyncio.Task[None] | None = None
+        self._resuming: asyncio.Task[None] | None = None
         self._at_once = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
         self._without_room: set[ContainerId] = set()
         """Containers whose partitions could not roll for lack of room: logged once, although producers keep
@@ -133,7 +133,7 @@ class Rolls:
         under_way = under_way or self._begin(partition, None)
         try:
             async with asyncio.timeout_at(under_way.begun + ROLL_WAIT_S):
-                await self._over(under_way)
+                await self._wait_for(under_way)
         except TimeoutError:
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition rolls, and its target does not answer") from None
 
@@ -146,7 +146,7 @@ class Rolls:
         under_way = self._under_way.get((partition.topic_id, partition.index))
         if under_way is None:
             under_way = self._begin(partition, to)
-        return await self._over(under_way)
+        return await self._wait_for(under_way)
 
     def place(self, partition: Partition, *, avoid: ContainerId | None) -> ContainerId:
         """The container to roll `partition` into: one of its stream's volume, or else of the volume that it lies in
@@ -184,9 +184,9 @@ class Rolls:
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node no longer leads the partition")
         # What lies below the log start is gone here, whatever another cluster has of it.
         home_roll = HomeRoll(home, -1 if resume < 0 else max(resume, partition.log_start))
-        return await self._over(self._begin(partition, to, home_roll))
+        return await self._wait_for(self._begin(partition, to, home_roll))
 
-    async def _over(self, under_way: Roll) -> PartitionletRow:
+    async def _wait_for(self, under_way: Roll) -> PartitionletRow:
         """Wait for the end of a roll; returns the open partitionlet. Raises the roll's error, or `StorageFull` if the
         roll waits for room."""
         either = (under_way.task, under_way.full)
@@ -276,19 +276,19 @@ class Rolls:
 
         Meanwhile the partitions concerned can be read; they take records again after their roll.
         """
-        self._begun.add(container)
-        if self._looking is None or self._looking.done():
-            self._looking = self._runtime.spawn(self._take_up_all())
+        self._newly_led.add(container)
+        if self._resuming is None or self._resuming.done():
+            self._resuming = self._runtime.spawn(self._resume_all())
 
-    async def _take_up_all(self) -> None:
-        while self._begun:
-            begun = frozenset(container.id for container in self._begun if not container.lost)
-            self._begun.clear()
-            found = await self._look(partial(_intended_in, containers=begun))
+    async def _resume_all(self) -> None:
+        while self._newly_led:
+            begun = frozenset(container.id for container in self._newly_led if not container.lost)
+            self._newly_led.clear()
+            found = await self._resume_found(partial(_intended_in, containers=begun))
             if found:
                 log.info("rolls taken up", count=len(found))
 
-    async def _look(self, look: Callable[[Reader], list[_Intended]]) -> list[_Intended]:
+    async def _resume_found(self, look: Callable[[Reader], list[_Intended]]) -> list[_Intended]:
         """Begin to finish the rolls that `look` finds in the catalog; returns those rolls."""
         while True:
             try:
@@ -349,10 +349,10 @@ class Rolls:
                         self.take_up(container)
         if intended:
             led = frozenset(self._led)
-            self._runtime.spawn(self._look_after(intended, led))
+            self._runtime.spawn(self._resume(intended, led))
 
-    async def _look_after(self, keys: Collection[Key], led: Collection[ContainerId]) -> None:
-        await self._look(partial(_intended_of, keys=keys, containers=led))
+    async def _resume(self, keys: Collection[Key], led: Collection[ContainerId]) -> None:
+        await self._resume_found(partial(_intended_of, keys=keys, containers=led))
 
     # --- moving load
 
@@ -365,12 +365,12 @@ class Rolls:
         `limit`, and at most `most` partitions (see `to_move`). `to`: the target container. Rolls that take longer than
         `MOVED_S` continue. Raises `KafkaError`.
         """
-        before = {partition: partition.bytes for partition in self._in(container)}
+        before = {partition: partition.bytes for partition in self._partitions_in(container)}
         await asyncio.sleep(MEASURED_S)
         # Partitions that began to roll meanwhile count as well: the shares of simultaneous requests refer to the same
         # total.
         rates = {partition: max(partition.bytes - then, 0) for partition, then in before.items()}
-        staying = {each: rates[each] for each in self._in(container) if each in rates and not each.rolling}
+        staying = {each: rates[each] for each in self._partitions_in(container) if each in rates and not each.rolling}
         chosen = to_move(staying, written=sum(rates.values()), most=most, share=share, limit=limit)
         if not chosen:
             return 0
@@ -387,7 +387,7 @@ class Rolls:
         done, _ = await asyncio.wait(rolls, timeout=MOVED_S)
         return sum(not task.cancelled() and task.exception() is None for task in done)
 
-    def _in(self, container: Leader) -> list[Partition]:
+    def _partitions_in(self, container: Leader) -> list[Partition]:
         """The partitions in memory whose open partitionlet lies in a container."""
         return [
             partition
@@ -424,7 +424,7 @@ def _intended_in(reader: Reader, containers: Collection[ContainerId]) -> list[_I
     """[blocking] The unfinished rolls of partitions whose open partitionlet lies in these containers."""
     rows = reader.chains.intended()
     owners = reader.chains.owners([row.id for row in rows])
-    found = (_of_chain(owners[row.id].topic_id, reader.chains.chain(row.topic, row.partition)) for row in rows)
+    found = (_intended_roll(owners[row.id].topic_id, reader.chains.chain(row.topic, row.partition)) for row in rows)
     return [each for each in found if each is not None and each.old.container in containers]
 
 
@@ -432,14 +432,14 @@ def _intended_of(reader: Reader, keys: Collection[Key], containers: Collection[C
     """[blocking] The unfinished rolls of these partitions, if their open partitionlet lies in these containers."""
     topics = reader.topics.by_ids({topic_id for topic_id, _ in keys})
     found = (
-        _of_chain(topic_id, reader.chains.chain(topics[topic_id].number, partition))
+        _intended_roll(topic_id, reader.chains.chain(topics[topic_id].number, partition))
         for topic_id, partition in keys
         if topic_id in topics
     )
     return [each for each in found if each is not None and each.old.container in containers]
 
 
-def _of_chain(topic_id: bytes, chain: Sequence[PartitionletRow]) -> _Intended | None:
+def _intended_roll(topic_id: bytes, chain: Sequence[PartitionletRow]) -> _Intended | None:
     row = next((each for each in chain if each.state == INTENDED), None)
     old = next((each for each in chain if each.state == OPEN), None)
     return None if row is None or old is None else _Intended(topic_id, row, old)

@@ -78,7 +78,7 @@ class Roll:
             log.warning("a roll waits for room on the disk", reason=reason)
             self.full.set_result(StorageFull(reason))
 
-    def goes_on(self) -> None:
+    def resumed(self) -> None:
         """A step succeeded, so the roll does not wait for room any longer."""
         if self.full.done():
             self.full = asyncio.get_running_loop().create_future()
@@ -148,7 +148,7 @@ class RollSteps:
         await partition.container.all_committed()
         intended = await self._intend(to)
         if intended is None:
-            return await self._look_up_anew()
+            return await self._reload()
         self._roll.passed(INTENT)
         fresh = partition.seal is None
         seal = partition.seal or await self._seal()
@@ -157,8 +157,8 @@ class RollSteps:
         self._roll.passed(OPEN)
         if opened is not None and await self._record(opened, seal):
             self._roll.passed(RECORD)
-            return await self._go_on(opened, seal, fresh=fresh)
-        return await self._look_up_anew()
+            return await self._continue(opened, seal, fresh=fresh)
+        return await self._reload()
 
     # --- intent
 
@@ -243,7 +243,7 @@ class RollSteps:
                 else:
                     log.info("a roll waits for its target", container=target.container, reason=str(error))
             else:
-                self._roll.goes_on()
+                self._roll.resumed()
                 return opened
             await asyncio.sleep(pause)
             try:
@@ -334,7 +334,7 @@ class RollSteps:
             except HeadraceError as error:
                 log.info("a roll waits for the catalog", reason=str(error))
             else:
-                self._roll.goes_on()
+                self._roll.resumed()
                 break
             await asyncio.sleep(pause)
         (outcome,) = outcomes
@@ -344,7 +344,7 @@ class RollSteps:
 
     # --- afterwards
 
-    async def _go_on(self, opened: _Opened, seal: Seal, *, fresh: bool) -> PartitionletRow:
+    async def _continue(self, opened: _Opened, seal: Seal, *, fresh: bool) -> PartitionletRow:
         """Continue with the new partitionlet in the partition's object if this node leads its container, too; otherwise
         forget the object. Returns the open partitionlet."""
         partition = self._partition
@@ -381,7 +381,7 @@ class RollSteps:
             self._leave(topic)
         return row
 
-    async def _look_up_anew(self) -> PartitionletRow:
+    async def _reload(self) -> PartitionletRow:
         """Forget the partition after a roll that another driver finished; returns the partitionlet that is open in this
         node's catalog.
 

@@ -1,4 +1,4 @@
-"""Tables with a stream."""
+"""Catalog tables with one stream."""
 
 from collections.abc import Iterator
 from pathlib import Path

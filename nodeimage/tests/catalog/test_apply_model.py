@@ -121,7 +121,7 @@ class Group:
 
 
 class Model:
-    """What the catalog should hold."""
+    """The expected contents of the catalog."""
 
     def __init__(self) -> None:
         self.streams: dict[str, tuple[int, itertools.count[int]]] = {}
@@ -138,7 +138,7 @@ class Model:
         return [[Piece(self.new_id(stream), container, 0, 0, 1, OPEN)] for container in containers]
 
     def create_topic(self, item: NewTopic, before: set[bytes]) -> Code:
-        """`before`: the topics that an earlier command made, and that no earlier item of this one repeats."""
+        """`before`: topics created by an earlier command that no earlier item of this one repeats."""
         if item.stream not in self.streams:
             return Code.INVALID_TOPIC_EXCEPTION
         for topic_id, topic in self.topics.items():
@@ -238,7 +238,7 @@ class Model:
             topic.starts[item.partition] = item.offset
             self.drop_below(topic, item.partition)
             first = next(piece for piece in topic.chains[item.partition] if piece.state != INTENDED).first
-            topic.starts[item.partition] = max(first, item.offset)  # nothing lies in a gap
+            topic.starts[item.partition] = max(first, item.offset)  # there is no record in a gap
         return Code.NONE
 
     def drop_below(self, topic: Topic, partition: int) -> None:
@@ -307,7 +307,7 @@ class Model:
 
 
 def copied(count: int, home: tuple[int, str] | None) -> tuple[Any, str, list[tuple[int, int, str, Offset]]]:
-    """Of a new topic: home, origin, histories."""
+    """Home, origin and histories of a new topic."""
     if home is None:
         return None, "", []
     return home, "b", [(each, *home, Offset(3)) for each in range(count)] if home[0] else []
@@ -319,11 +319,11 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "one.sqlite"
         self.connection = open_tables(self.path)
-        self.connection.execute("PRAGMA synchronous=OFF")  # this test crashes nothing
+        self.connection.execute("PRAGMA synchronous=OFF")  # this test simulates no crashes
         self.reader = Reader(self.path)
         self.model = Model()
         self.log: list[tuple[Position, bytes]] = []
-        self.create_stream("/a", Millis(0))  # most rules say little without a topic
+        self.create_stream("/a", Millis(0))  # most rules have little effect without a topic
         self.create_topics([("/a", "t", bytes(16), 2), ("/a", "u", bytes([1]) * 16, 1)], Millis(0))
 
     def apply(self, command: CatalogCommand[Any]) -> Any:
@@ -507,7 +507,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         assert outcome.code == self.model.finish(item)
 
     def draw_partition(self, data: st.DataObject) -> tuple[bytes, int]:
-        """Mostly a partition that there is, sometimes any."""
+        """Mostly an existing partition, sometimes any."""
         there = [(id_, partition) for id_, topic in self.model.topics.items() for partition in range(len(topic.chains))]
         if there and data.draw(st.integers(0, 5)):
             return data.draw(st.sampled_from(there))
@@ -643,7 +643,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             } == group.committed_offsets
 
     def teardown(self) -> None:
-        """The same commands, read back from their bytes and applied in two goes, give the same rows."""
+        """The same commands, decoded from their bytes and applied in two batches, give the same rows."""
         again = open_tables(self.path.with_name("two.sqlite"))
         commands = [(position, decode(payload)) for position, payload in self.log]
         half = len(commands) // 2
@@ -652,14 +652,15 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         assert list(again.iterdump()) == list(self.connection.iterdump())
         for connection in (again, self.connection):
             (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
-            assert damage_in(Path(path)) == []  # the totals are those of the rows, after whatever changed them
+            assert damage_in(Path(path)) == []  # the totals match the rows, whatever has changed them
             connection.close()
         self.reader.close()
         self.folder.cleanup()
 
 
 class CatalogInPieces(CatalogAgainstModel):
-    """From feature level 1 on: deleted streams and topics are gone as before, and their rows go in small steps."""
+    """From feature level 1 on: deleted streams and topics disappear as before, and their rows are deleted in small
+    steps."""
 
     def __init__(self) -> None:
         self.patch = pytest.MonkeyPatch()
@@ -674,7 +675,7 @@ class CatalogInPieces(CatalogAgainstModel):
 
     @rule(before=TIMES)
     def expire(self, before: Millis) -> None:
-        """Committed offsets of what was deleted hold up their groups until they go."""
+        """Committed offsets of deleted topics keep their groups until they are deleted."""
         while self.apply(ForgetDeleted()).more:
             pass
         super().expire(before)

@@ -1,4 +1,4 @@
-"""The service over a command log whose commits the test decides."""
+"""The catalog over a command log whose commits the test controls."""
 
 import asyncio
 import errno
@@ -142,7 +142,7 @@ async def test_what_was_committed_and_not_applied_is_replayed_once(tmp_path: Pat
     for command in (stream("/s"), topics(3)):
         await catalog.submit(command)
     await catalog.close()
-    for command in (topics(4), topics(5)):  # committed, and then the process ended
+    for command in (topics(4), topics(5)):  # committed before the process ends
         log.write(encode(command))
     log.commit()
     for _ in range(2):
@@ -189,7 +189,7 @@ async def test_a_full_disk_makes_submitters_wait_and_loses_nothing(
     waiting = [asyncio.create_task(catalog.submit(topics(500))) for _ in range(3)]
     done, _ = await asyncio.wait(waiting, timeout=0.3)
     assert not done
-    assert await catalog.query(lambda reader: reader.streams.totals()) == (1, 0, 0)  # reads go on
+    assert await catalog.query(lambda reader: reader.streams.totals()) == (1, 0, 0)  # reads continue
     await disk.limit(1_000_000)
     outcomes = await asyncio.gather(*waiting)
     assert [len(outcome) for outcome in outcomes] == [500] * 3
@@ -329,7 +329,7 @@ async def test_a_snapshot_comes_by_itself_after_so_much_log(tmp_path: Path) -> N
     await catalog.submit(stream("/s"))
     while log.trimmed == 0:
         await catalog.submit(topics(100))
-    await catalog.close()  # the next one may be under way
+    await catalog.close()  # the next snapshot may be under way
     assert len(snapshots.positions(tmp_path)) == 2
 
 
@@ -395,7 +395,7 @@ async def test_a_damaged_file_is_set_aside_and_the_newest_whole_snapshot_restore
 async def test_files_that_the_disk_cannot_read_are_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The first page of the live file, or of its WAL, and the newest snapshot."""
+    """The first page of the live file or of its WAL, and the newest snapshot."""
     log = MemoryLog()
     catalog = await Catalog.open(tmp_path, log)
     for path in ("/a", "/b", "/c"):
@@ -404,7 +404,7 @@ async def test_files_that_the_disk_cannot_read_are_damaged(
     await catalog.close()
     newest = snapshots.snapshots(tmp_path)[-1]
     newest.unlink()
-    newest.symlink_to("/proc/self/mem")  # what is read at its start is EIO
+    newest.symlink_to("/proc/self/mem")  # reading its beginning fails with EIO
     open_tables, tried = SCHEMA.open, 0
 
     def unreadable(path: Path, *, sums: bool) -> sqlite3.Connection:
@@ -426,7 +426,7 @@ async def test_files_that_the_disk_cannot_read_are_damaged(
 async def test_a_disk_that_cannot_be_reached_at_all_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing to go on with: the node ends, and leaves its files as they are."""
+    """There is nothing to continue with: the node ends, and leaves its files as they are."""
     log = MemoryLog()
     catalog = await Catalog.open(tmp_path, log)
     await catalog.submit(stream("/a"))
@@ -537,7 +537,7 @@ asyncio.run(main())
 
 
 class FileLog:
-    """What the killed process left of its log."""
+    """The log that the killed process has left."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -591,7 +591,7 @@ def test_a_killed_process_loses_nothing_that_was_answered_and_applies_nothing_tw
     assert process.stdout is not None
     told = [process.stdout.readline().strip().decode() for _ in range(topics_before_kill)]
     process.send_signal(signal.SIGKILL)
-    rest = process.stdout.read()  # with what its buffer has already, which `communicate` leaves out
+    rest = process.stdout.read()  # including what its buffer holds already, which `communicate` omits
     process.wait(30)
     told += [line.strip().decode() for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
 

@@ -1,4 +1,4 @@
-"""Rolls, log starts, ends of what was lost."""
+"""Rolls, log starts, and the ends of partitionlets that lost records."""
 
 import uuid
 from typing import Any
@@ -142,7 +142,7 @@ def test_log_starts_never_fall_and_drop_what_lies_wholly_below(tables: Tables) -
 
 
 def test_a_log_start_goes_on_behind_what_was_lost_of_a_sealed_partitionlet(tables: Tables) -> None:
-    """Invariant 15. Else retention would wait for ever for records that are not there."""
+    """Invariant 15. Otherwise retention would wait for ever for records that do not exist."""
     topic_id = create(tables, "t")
     ids = [chain(tables, topic_id)[0].id]
     ids += [roll(tables, topic_id, end=end, epochs=[]).id for end in (10, 20, 30)]
@@ -169,13 +169,17 @@ def test_nothing_is_placed_in_a_container_that_is_about_to_be_deleted(tables: Ta
     tables.apply(CreateTopics([before], NOW))
     (open_one,) = chain(tables, before.topic_id)
     (intended,) = tables.apply(RollIntent([RollTarget(before.topic_id, 0, open_one.id, ContainerId(11))], NOW))
-    for _ in range(2):  # it may come twice
+    for _ in range(2):  # it may be applied twice
         assert tables.apply(RetireContainer(ContainerId(11))) == [Code.NONE]
 
     items = [new_topic("elsewhere"), new_topic("there", partitions=2), before]
     refused = tables.reader.topics.check_new(items)
     outcomes = tables.apply(CreateTopics(items, NOW))
-    assert [each.code for each in outcomes] == [Code.NONE, Code.LEADER_NOT_AVAILABLE, Code.NONE]  # the last: a repeat
+    assert [each.code for each in outcomes] == [
+        Code.NONE,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NONE,
+    ]  # the last one is a repeat
     assert [each and each.code for each in refused] == [None, Code.LEADER_NOT_AVAILABLE, Code.NONE]
     assert "container 11 takes no new partitions" in outcomes[1].message
     assert [row.name for row in tables.reader.topics.page("/s")] == ["before", "elsewhere"]
@@ -185,7 +189,7 @@ def test_nothing_is_placed_in_a_container_that_is_about_to_be_deleted(tables: Ta
         tables.apply(grown)
     assert tables.apply(msgspec.structs.replace(grown, container_ids=[ContainerId(12)])).code is Code.NONE
 
-    # An intent from before goes on; a new one takes another container, and so does one whose target gave it up.
+    # An earlier intent is kept; a new one needs another container, and so does one that abandons its target.
     (again,) = tables.apply(RollIntent([RollTarget(before.topic_id, 0, open_one.id, ContainerId(11))], NOW))
     assert again == intended
     target = RollTarget(before.topic_id, 0, open_one.id, ContainerId(11), abandoned=intended.partitionlet.id)

@@ -1,4 +1,4 @@
-"""Damage of the catalog's tables is found wherever it lies: a right answer, or an error, never a wrong one."""
+"""Damage of the catalog's tables is found wherever it is: every answer is right, or an error."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ MOVED = b"m" * 16
 
 
 def commands() -> list[Any]:
-    """So that there is a row in each table."""
+    """Commands that put rows into each table."""
     return [
         CreateStream("/s", StreamPolicy(), NOW),
         CreateTopics(
@@ -101,7 +101,7 @@ def commands() -> list[Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_at_once() -> Iterator[None]:
-    """So that little is enough for a stream to be going."""
+    """Make deletions stop after few rows, so that a stream is still being deleted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deletions, "AT_ONCE", 2)
         yield
@@ -117,7 +117,7 @@ def tables(tmp_path: Path) -> Iterator[Tables]:
 
 
 def all_answers(reader: Reader) -> dict[str, Any]:
-    """Of every row of every table, as queries give it."""
+    """The answers about every row of every table, as queries return them."""
     return {table: answered(reader, table) for table in COLUMNS}
 
 
@@ -142,7 +142,7 @@ def test_the_columns_are_those_of_the_schema(tables: Tables) -> None:
 
 PAGE = 4096
 PAGE_HEAD = 128
-"""Of a page with a few rows: its head, and where each of them lies."""
+"""Bytes at the beginning of a page with few rows that hold its head and the locations of the rows."""
 MATTERS: list[Callable[[Reader, list[PartitionletId]], Any]] = [
     lambda reader, alive: reader.chains.owners(alive),
     lambda reader, alive: reader.chains.live(alive),
@@ -222,11 +222,11 @@ MATTERS: list[Callable[[Reader, list[PartitionletId]], Any]] = [
     lambda reader, _: reader.access.is_secured(),
     lambda reader, _: reader.access.all(),
 ]
-"""What is never to be answered as if a row were not there that is."""
+"""Queries whose answer must never be as if an existing row were missing."""
 
 
 class Whole:
-    """The bytes of a file of the tables, all of it in the one file, and what is answered of it."""
+    """The bytes of a file of the tables, complete in one file, and the answers from it."""
 
     def __init__(self, content: bytes, answers: dict[str, Any], alive: list[PartitionletId], asked: list[Any]) -> None:
         self.content = content
@@ -236,7 +236,7 @@ class Whole:
 
 
 def more_rows(tables: Tables) -> None:
-    """So that there are others around a row: streams, topics, a chain, partitionlets of containers, groups, links."""
+    """Commands that surround rows by others: streams, topics, a chain, partitionlets of containers, groups, links."""
 
     def opened(topic: int, partition: int) -> PartitionletId:
         return tables.reader.chains.open_of([topic])[topic][partition].id
@@ -299,9 +299,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 def test_whichever_bit_of_the_file_flips_no_answer_is_wrong_and_the_check_finds_it(
     tmp_path: Path, whole: Whole, where: float, bit: int
 ) -> None:
-    """A flip that changes nothing that is answered (of a free byte) need not be found."""
+    """A flip that changes no answer (such as of a free byte) need not be found."""
     content, answers = whole.content, whole.answers
-    used = [at for at, byte in enumerate(content) if byte]  # most of a small file is zeros that nobody reads
+    used = [at for at, byte in enumerate(content) if byte]  # most of a small file consists of zeros that are never read
     at = used[int(where * len(used))]
     flipped = bytearray(content)
     flipped[at] ^= 1 << bit
@@ -321,18 +321,19 @@ def test_whichever_bit_of_the_file_flips_no_answer_is_wrong_and_the_check_finds_
             except sqlite3.DatabaseError as error:
                 assert is_damage(error), repr(error)  # noqa: PT017
                 continue
-            # What no row shows, such as one that is missing, the check finds, before the tables are used or given away.
+            # Damage that no row shows, such as a missing row, is found by the check, before the tables are used or
+            # given away.
             assert found_rows == rows or found, (at, bit, table)
             assert all(row in rows for row in found_rows), (at, bit, table)
     except (sqlite3.DatabaseError, UnicodeDecodeError, HeadraceError):
-        pass  # it does not open at all
+        pass  # the file cannot be opened at all
     finally:
         if reader is not None:
             reader.close()
 
 
 def changed(path: Path, statement: str, *parameters: object) -> None:
-    """Change rows behind the checksums' back."""
+    """Change rows without updating the checksums."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=30)
     assert connection.execute(statement, parameters).rowcount > 0
     connection.close()
@@ -381,14 +382,14 @@ def test_a_damaged_row_is_not_changed_and_its_sum_is_not_made_anew(tables: Table
 @pytest.mark.parametrize("whole", [None, more_rows], ids=["few", "more"], indirect=True)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-@example(where=0.41185707, bit=0)  # of few rows: the stream of a topic in the index of those with their own retention
-@example(where=0.39922765, bit=0)  # of more rows: the same
-@example(where=0.7887724056585746, bit=0)  # of few rows: the number of a moved topic in the index of these
+@example(where=0.41185707, bit=0)  # few rows: the stream of a topic in the index of topics with their own retention
+@example(where=0.39922765, bit=0)  # more rows: the same
+@example(where=0.7887724056585746, bit=0)  # few rows: the number of a moved topic in the index of these
 def test_whichever_bit_flips_no_query_answers_as_if_a_row_were_not_there(
     tmp_path: Path, whole: Whole, where: float, bit: int
 ) -> None:
-    """Also where a key has changed, and a row is not found by it. But for the bytes that say where rows lie in a page:
-    these a look at the whole file finds."""
+    """Even if a key has changed, and a row is not found by it. The exception are bytes that locate rows in a page,
+    whose damage the check of the whole file finds."""
     used = [at for at, byte in enumerate(whole.content) if byte and at % PAGE >= PAGE_HEAD]
     at = used[int(where * len(used))]
     flipped = bytearray(whole.content)
@@ -408,7 +409,7 @@ def test_whichever_bit_flips_no_query_answers_as_if_a_row_were_not_there(
             except sqlite3.DatabaseError as error:
                 assert is_damage(error), repr(error)  # noqa: PT017
     except (sqlite3.DatabaseError, UnicodeDecodeError, HeadraceError):
-        pass  # it does not open at all
+        pass  # the file cannot be opened at all
     finally:
         if reader is not None:
             reader.close()
@@ -417,7 +418,7 @@ def test_whichever_bit_flips_no_query_answers_as_if_a_row_were_not_there(
 def test_a_command_that_misses_a_row_that_has_to_be_there_is_no_refusal(
     tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes place everywhere else."""
+    """The command succeeds on all other nodes."""
 
     def misses(*_: object, **__: object) -> None:
         (_value,) = None  # type: ignore[misc]  # what a row that is not there gives
@@ -524,7 +525,7 @@ def test_a_file_without_sums_is_written_as_before_until_they_may_be_there(tmp_pa
     older = open_tables(path, sums=False)
     apply_all(older, [(Position(100 * at), command) for at, command in enumerate(commands(), start=1)], SCHEMA)
     assert older.execute("PRAGMA user_version").fetchone() == (UNSUMMED_FORMAT,)
-    older.execute("INSERT INTO retired VALUES (5)")  # as the version before writes it
+    older.execute("INSERT INTO retired VALUES (5)")  # as the previous version writes it
     assert table_check.damage_in(path) == []
     answers = all_answers(Reader(path))
     older.close()
@@ -616,7 +617,7 @@ async def test_damage_is_told_and_the_tables_are_made_anew_of_the_snapshot_and_t
         await finds(catalog)
     await asyncio.wait_for(told.wait(), 10)
     assert "streams" in catalog.damage or "function" in catalog.damage
-    assert await catalog.query(lambda reader: reader.streams.at("/b")) is not None  # what checks is answered
+    assert await catalog.query(lambda reader: reader.streams.at("/b")) is not None  # rows that check are served
     await catalog.rebuild_alone()
     assert catalog.damage == ""
     assert await paths(catalog) == ["/a", "/b", "/c"]
@@ -695,7 +696,7 @@ async def test_another_nodes_snapshot_and_the_log_here_make_damaged_tables_anew(
     await until(lambda: bool(here.damage))
     await here.rebuild(path, position)
     assert await paths(here) == ["/a", "/b", "/c"]
-    assert snapshots.positions(tmp_path / "here") == [position]  # and of those before none: they may have been wrong
+    assert snapshots.positions(tmp_path / "here") == [position]  # earlier snapshots are gone, as they may be wrong
     assert (await here.marks())[-1] == (await there.marks())[-1]
     await here.close()
     await there.close()
@@ -761,7 +762,7 @@ async def test_a_large_file_is_checked_in_a_process_of_its_own(tmp_path: Path, m
     catalog = await opened(tmp_path, MemoryLog())
     monkeypatch.setattr(table_check, "SMALL_BYTES", 0)
     assert await catalog.snapshot() == catalog.applied
-    await catalog.close()  # which looks at the file now and then, by way of the same copy
+    await catalog.close()  # closing checks the file now and then, through the same copy
     snapshots.check_live(tmp_path)
     damage_stream(tmp_path)
     with pytest.raises(TablesDamaged, match="streams: the row"):
@@ -770,7 +771,7 @@ async def test_a_large_file_is_checked_in_a_process_of_its_own(tmp_path: Path, m
 
 async def test_a_node_that_stops_waits_for_no_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_check, "SMALL_BYTES", -1)
-    os.mkfifo(tmp_path / "endless")  # who opens it waits for somebody who writes
+    os.mkfifo(tmp_path / "endless")  # opening it blocks until there is a writer
     stop = threading.Event()
     checking = asyncio.ensure_future(asyncio.to_thread(table_check.damage, tmp_path / "endless", stop=stop))
     stop.set()
@@ -785,7 +786,7 @@ def test_what_cannot_be_opened_just_now_has_no_damage(
     if large:
         monkeypatch.setattr(table_check, "SMALL_BYTES", 0)
     path = tmp_path / "folder"
-    path.mkdir()  # SQLite says of one that it cannot open it, and no more
+    path.mkdir()  # SQLite reports only that it cannot open it
     with pytest.raises(sqlite3.OperationalError):
         table_check.damage(path)
 
@@ -795,7 +796,9 @@ async def test_a_snapshot_whose_check_came_to_no_end_is_kept(tmp_path: Path, mon
     position = await catalog.snapshot()
     with monkeypatch.context() as patched:
         patched.setattr(table_check, "SMALL_BYTES", 0)
-        patched.setattr(table_check.sys, "executable", "/bin/false")  # as one that the kernel ended for want of memory
+        patched.setattr(
+            table_check.sys, "executable", "/bin/false"
+        )  # as if the kernel had killed the process for lack of memory
         with pytest.raises(sqlite3.OperationalError, match="could not be checked"):
             await catalog.newest_snapshot(position, keeps_log=False)
     assert snapshots.positions(tmp_path) == [position]
@@ -821,11 +824,11 @@ def test_a_step_of_a_deletion_that_meets_damage_deletes_nothing(tables: Tables, 
 
 
 def test_the_shape_of_the_tables_is_pinned(tables: Tables) -> None:
-    """Another one is of another format, or damaged."""
+    """Tables of another shape have another format, or are damaged."""
     assert shape_of(tables.connection) == SHAPE
 
 
 def test_the_sum_of_a_row_is_pinned() -> None:
-    """It is a format: what is on disks has it."""
+    """The checksum is part of the format of existing files."""
     assert row_sum("cursors", ("g", 1, 0, 77, 4, "noted", 1)) == row_sum("cursors", ["g", 1, 0, 77, 4, "noted", 1])
     assert row_sum("cursors", ("g", 1, 0, 77, 4, "noted", 1)) == 3200492967

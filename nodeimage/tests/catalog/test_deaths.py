@@ -1,4 +1,5 @@
-"""Which partitionlets lost records is told, whichever command did it, and a later start knows whether all was heard."""
+"""Partitionlets that lose records are reported whichever command causes it, and a later start knows whether all reports
+were processed."""
 
 from array import array
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def chain(tables: Tables, topic_id: bytes) -> list[PartitionletRow]:
 
 
 def rolled(tables: Tables, *, container: int, end: int) -> PartitionletRow:
-    """The partitionlet in which T goes on from `end`."""
+    """The partitionlet in which T continues from `end`."""
     opened = chain(tables, T)[-1].id
     (intended,) = tables.apply(RollIntent([RollTarget(T, 0, opened, ContainerId(container))], NOW))
     row = intended.partitionlet

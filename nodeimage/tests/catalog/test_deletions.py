@@ -1,4 +1,5 @@
-"""Deleting in pieces: gone at once for everybody, in bounded steps, with numbers that are given again safely."""
+"""Deletion in pieces: objects disappear at once for everybody, their rows in bounded steps, and numbers are reused
+safely."""
 
 import uuid
 from collections.abc import Iterator
@@ -67,7 +68,7 @@ def rows(tables: Tables) -> int:
 
 
 def forget_all(tables: Tables) -> int:
-    """Until nothing is left to do; how many commands that took."""
+    """Apply ForgetDeleted until nothing is left to do; returns the number of commands."""
     for steps in range(1, 1000):
         before = rows(tables)
         outcome = tables.apply(ForgetDeleted())
@@ -123,7 +124,7 @@ def test_topic_ids_can_be_used_again_at_once_as_copies_do(tables: Tables) -> Non
     assert {each.code for each in tables.apply(CreateTopics(again, NOW))} == {Code.NONE}
     forget_all(tables)
     assert {row.topic_id for row in tables.reader.topics.page("/s")} == set(ids[-20:])
-    assert tables.reader.groups.committed_offsets("g") == []  # none of those that its earlier life had
+    assert tables.reader.groups.committed_offsets("g") == []  # none of the committed offsets of the topic's former life
     assert len(tables.reader.chains.open_in(ContainerId(6))) == 20
 
 
@@ -150,7 +151,7 @@ def test_topics_with_many_rows_are_gone_at_once_and_their_rows_in_bounded_steps(
     assert tables.reader.streams.totals() == (1, 0, 0)
     assert create(tables, 1)
     forget_all(tables)
-    assert rows(tables) == 2  # the topic of that name that was made meanwhile
+    assert rows(tables) == 2  # the topic of that name that was created meanwhile
 
 
 def test_two_lives_of_a_heavy_topic_go_beside_each_other(tables: Tables) -> None:
@@ -170,7 +171,7 @@ def test_few_topics_are_gone_with_their_rows_at_once(tables: Tables) -> None:
 
 
 def test_partitionlets_live_until_their_rows_go(tables: Tables) -> None:
-    """What gives bytes back looks once: at the end, when it is told."""
+    """The component that frees bytes looks only once: at the end, when it is notified."""
     create(tables, 1500)
     tables.apply(DeleteStream("/s", NOW, force=True))
     last = partitionlet_id(stream=StreamNumber(1), serial=1500)
@@ -183,8 +184,8 @@ def test_partitionlets_live_until_their_rows_go(tables: Tables) -> None:
 def test_replicas_delete_the_same_rows_at_the_same_command_be_there_checksums_and_indexes_or_not(
     tmp_path: Path,
 ) -> None:
-    """While the level rises some have checksums, and others not yet; and one may find rows by another plan, as where
-    its disk had no room for an index."""
+    """While the level rises some nodes have checksums, and others do not yet; and a node may find rows by another plan,
+    such as if its disk had no room for an index."""
     replicas = [Tables(tmp_path / f"{name}.sqlite", sums=name != "bare") for name in ("summed", "bare", "unindexed")]
     for index in ("chains", "cursors_by_topic"):
         replicas[-1].connection.execute(f"DROP INDEX {index}")
@@ -261,7 +262,7 @@ def test_numbers_of_deleted_streams_are_given_again_and_never_a_partitionlets_id
         assert ids.isdisjoint(seen)
         seen |= ids
         tables.apply(DeleteStream(path, NOW, force=True))
-    for number in range(4):  # "/s" has one
+    for number in range(4):  # "/s" has one already
         tables.apply(CreateStream(f"/more-{number}", StreamPolicy(), NOW))
     with pytest.raises(KafkaError, match="at most 5 streams; delete some") as refused:
         tables.apply(CreateStream("/one-too-many", StreamPolicy(), NOW))
@@ -274,7 +275,7 @@ def test_what_lags_behind_does_not_take_a_new_life_of_a_number_for_dead(
     monkeypatch.setattr(streams, "MAX_STREAM_NUMBER", 2)
     tables.apply(CreateStream("/a", StreamPolicy(), NOW))
     create(tables, 3, stream="/a")
-    behind = partitionlet_id(stream=StreamNumber(2), serial=4)  # the first of the next life
+    behind = partitionlet_id(stream=StreamNumber(2), serial=4)  # the first serial of the number's next life
     assert tables.reader.chains.not_yet_made([behind]) == [behind]
     tables.apply(DeleteStream("/a", NOW, force=True))
     assert tables.reader.chains.not_yet_made([behind]) == [behind]
@@ -303,7 +304,7 @@ def test_numbers_outlast_thousands_of_unclean_recoveries(tables: Tables) -> None
 def test_what_a_lost_command_may_have_given_is_not_given_again(
     tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same number, perhaps, but never the id of a partitionlet that a lost stream had."""
+    """A stream may get the same number again, but never a partitionlet with the id of a lost stream's."""
     monkeypatch.setattr(streams, "MAX_STREAM_NUMBER", 4)
     monkeypatch.setattr(recovery, "MAX_STREAM_NUMBER", 4)
     lost = {partitionlet_id(stream=StreamNumber(number), serial=serial) for number in (2, 3, 4) for serial in range(9)}
@@ -314,7 +315,7 @@ def test_what_a_lost_command_may_have_given_is_not_given_again(
     made = {row.id for row in tables.reader.chains.open_in(ContainerId(5))}
     assert len(made) == 6
     assert made.isdisjoint(lost)
-    assert tables.reader.chains.not_yet_made(lost) == []  # so their bytes go
+    assert tables.reader.chains.not_yet_made(lost) == []  # so their bytes are freed
 
 
 def test_serials_end_with_an_error_and_never_in_the_next_stream(tables: Tables) -> None:
@@ -408,5 +409,5 @@ def test_tables_of_before_get_what_is_new_and_a_full_disk_does_not_keep_them_shu
 
 
 def test_how_much_one_step_does_belongs_to_the_commands_and_never_changes() -> None:
-    """Every replica deletes the same rows at the same command, whatever version it runs."""
+    """Every replica deletes the same rows at the same command, whichever version it runs."""
     assert deletions.AT_ONCE == committed_offsets.AT_ONCE == 1000

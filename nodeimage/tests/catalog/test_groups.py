@@ -1,4 +1,4 @@
-"""Groups as they are stored."""
+"""Groups as stored in the catalog."""
 
 import pytest
 

@@ -106,7 +106,7 @@ def test_a_settling_roll_takes_the_pending_list_and_cuts_the_chain(tables: Table
     assert tables.reader.homes.pending([number]) == {number: lists}, "partition 1 is not settled yet"
     roll(tables, end=0, partition=1, home=(2, THERE))
     assert tables.reader.homes.pending([number]) == {}
-    beginning = [(2, THERE, 0)]  # the home lacks partition 1, and would begin it there
+    beginning = [(2, THERE, 0)]  # the list of the home lacks partition 1, which would begin there
     assert tables.reader.homes.histories([number]) == {(number, 0): lists[0], (number, 1): beginning}
 
 

@@ -1,4 +1,4 @@
-"""Tables replaced by a snapshot of the leader, with readers, listeners and submitters under way."""
+"""Tables that are replaced by a snapshot from the leader, with readers, listeners and submitters under way."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ class Pair:
         await self.reopen()
 
     async def newest(self, least: Position = Position(0)) -> None:  # noqa: B008
-        """What another replica would be given."""
+        """The snapshot that another replica would be given."""
         shared = await self.leader.newest_snapshot(least, keeps_log=True)
         self.snapshot, self.position = snapshots.path_of(self.folder / "primary", shared.position), shared.position
         shared.close()
@@ -103,7 +103,7 @@ async def test_a_query_under_way_sees_the_old_rows_whole_and_the_next_one_the_ne
     assert len(await paths(pair.follower)) == 2
     replaced.set()
     assert await looking == [(1, 0, 0), ["/old"], (1, 0, 0), [], ["/old"]]
-    for _ in range(4):  # every reader, the one that looked too
+    for _ in range(4):  # on every reader thread, including the one that has read before
         assert (await asyncio.gather(*(paths(pair.follower) for _ in range(4)))) == [["/old", "/s"]] * 4
 
 
@@ -163,7 +163,7 @@ async def test_who_waits_for_a_position_within_the_snapshot_goes_on(pair: Pair) 
 async def test_a_process_that_ends_before_its_log_begins_anew_keeps_the_installed_rows(pair: Pair) -> None:
     await pair.follower.install(pair.snapshot, pair.position)
     await pair.follower.close()
-    await pair.reopen()  # the log still ends where it did
+    await pair.reopen()  # the log still ends at the same position
     assert pair.log.end < pair.follower.applied == pair.position
     assert await paths(pair.follower) == ["/old", "/s"]
     pair.log.begin_anew(pair.position)
@@ -258,7 +258,7 @@ async def test_a_snapshot_older_than_what_the_log_has_committed_is_refused(pair:
 
 
 @pytest.mark.parametrize("another_is_whole", [True, False])
-@pytest.mark.parametrize("damaged_at", [0, 60, 4096])  # what it is; its format; a page
+@pytest.mark.parametrize("damaged_at", [0, 60, 4096])  # in the kind of the file; in its format; in a page
 async def test_a_snapshot_that_was_damaged_on_the_disk_is_not_handed_out(
     pair: Pair, another_is_whole: bool, damaged_at: int
 ) -> None:
@@ -299,7 +299,7 @@ async def test_an_installed_replica_writes_snapshots_and_trims_as_any_other(pair
 
 
 async def test_rows_ahead_of_a_log_that_begins_anew_below_them_are_replaced(pair: Pair) -> None:
-    """After an unclean recovery a replica may be ahead of the one that was chosen."""
+    """After an unclean recovery a replica may be ahead of the one that was chosen to lead."""
     pair.log.end = Position(2 * pair.position)
     pair.log.write(encode(stream("/void")))
     pair.log.commit()
@@ -321,8 +321,8 @@ async def test_rows_ahead_of_a_log_that_begins_anew_below_them_are_replaced(pair
 
 
 async def test_tables_of_an_older_version_are_installed_whole_or_not_at_all(tmp_path: Path) -> None:
-    """There was room for the rows, and none for the tables that they lacked: the rows were replaced, and those who
-    apply commands went on from where the old ones had been."""
+    """There was room for the rows, but not for the tables that they lacked: the rows were replaced, and applying
+    continued from the old position."""
     pair = Pair(tmp_path, level=0)
     await pair.open()
     older = tmp_path / "older.sqlite"

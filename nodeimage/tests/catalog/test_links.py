@@ -79,7 +79,7 @@ def test_who_the_source_is_is_kept_of_that_link_and_those_addresses_alone(tables
     made = tables.apply(PutLink("l", "/s", CONFIG, NOW, create=True)).link
     told = SetLinkSource("l", made.id, CONFIG.source, THERE)
     altered = msgspec.structs.replace(CONFIG, source=["other:9092"], throttle=7)
-    tables.apply(PutLink("l", "/s", altered, NOW, create=False))  # while the source answered
+    tables.apply(PutLink("l", "/s", altered, NOW, create=False))  # before the source answered
     assert tables.apply(told).link.config == altered
     tables.apply(PutLink("l", "/s", msgspec.structs.replace(altered, source=CONFIG.source), NOW, create=False))
     for changed in (True, False):

@@ -1,7 +1,5 @@
-"""No command and no query scans a table that grows: each statement's plan is looked at, of whatever is run.
-
-A command, or a method of Reader, that is not run here fails as well.
-"""
+"""No command and no query scans a table that grows: the plan of each executed statement is checked. A command, or a
+method of Reader, that is not executed here fails as well."""
 
 import inspect
 import re
@@ -59,7 +57,7 @@ def keys_of(table: str) -> str:
 
 
 SMALL: Final = ("counters", "retired", "links", "going", "json_each")
-"""Tables of some hundred rows at most, or of as many as are asked for."""
+"""Tables of some hundred rows at most, or of as many rows as the caller wants."""
 SCANS: Final = (
     {
         "SELECT name FROM groups WHERE changed <": "once an hour below level 1; from there on ExpireSomeCursors",
@@ -104,13 +102,13 @@ SCANS: Final = (
         )
     }
 )
-"""Statements that scan what may grow, and why they may."""
+"""Statements that scan tables that may grow, each with the reason."""
 SCANNED_INDEXES: Final = ("partitionlets_intended", "topics_own_retention", "topics_with_home", "topics_moved")
-"""Of a few rows of a large table: a scan of it reads all that is asked for."""
+"""Indexes of a few rows of a large table: a scan of one reads only wanted rows."""
 
 
 class Watched(Tables):
-    """Tables that note what is executed."""
+    """Tables that record the executed statements."""
 
     def __init__(self, path: Path, *, sums: bool) -> None:
         super().__init__(path, sums=sums)
@@ -131,14 +129,14 @@ class Watched(Tables):
 
 @pytest.fixture(params=[True])
 def tables(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """With checksums of rows, or without: the statements are others."""
+    """With and without checksums of rows, since the statements differ."""
     made = Watched(tmp_path / "catalog.sqlite", sums=request.param)
     yield made
     made.close()
 
 
 def scans(tables: Watched) -> list[tuple[str, str]]:
-    """(what is scanned, the statement) of each that was executed and may not."""
+    """(scanned table, statement) of each executed statement that must not scan."""
     tables.connection.set_trace_callback(None)
     tables.reader._connection.set_trace_callback(None)
     found = []
@@ -152,7 +150,7 @@ def scans(tables: Watched) -> list[tuple[str, str]]:
         for detail in plan:
             scanned = re.match(
                 r"SCAN (?:main\.)?(?!CONSTANT ROW$)(\w+|\(.*\))", detail
-            )  # such a row is the check of another row
+            )  # a constant row is the check of another row
             if scanned is None or any(f"INDEX {each}" in detail for each in SCANNED_INDEXES):
                 continue
             table = _table_of(scanned[1], statement)
@@ -167,7 +165,7 @@ def _table_of(name: str, statement: str) -> str:
 
 
 def run_commands(tables: Watched) -> None:
-    """Each command, where it has something to do, below level 1 and from it on."""
+    """Apply each command, with something to do, below level 1 and from it on."""
     for level in (0, 1):
         if level:
             tables.apply(RaiseLevel(level))

@@ -1,4 +1,4 @@
-"""Limits."""
+"""Quotas as stored in the catalog."""
 
 from headrace.base.errors import Code
 from headrace.catalog.quotas import AlterQuotas, Quota

@@ -1,4 +1,4 @@
-"""Queries by example; test_damage asks each of damaged rows."""
+"""Queries by example; test_damage runs each of them on damaged rows."""
 
 from headrace.base.ids import (
     ContainerId,
@@ -16,7 +16,7 @@ from kit.catalog_commands import NOW, chain, create, new_topic, roll
 
 
 def test_what_is_not_made_yet_is_told_from_what_is_gone(tables: Tables) -> None:
-    """A container may hold records of partitionlets, and of streams, that this catalog has not heard of yet."""
+    """A container may hold records of partitionlets, and of streams, that this catalog does not know yet."""
     topic_id = create(tables, "t")
     (first,) = chain(tables, topic_id)
     stream = stream_of(first.id)

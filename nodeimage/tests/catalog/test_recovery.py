@@ -1,4 +1,4 @@
-"""Numbers after commands were lost."""
+"""Numbers that are assigned after commands were lost."""
 
 from headrace.base.ids import (
     PARTITIONLET_BITS,

@@ -1,4 +1,4 @@
-"""Catalogs of several nodes: each applies its own replica's log, and submits by way of the one that leads."""
+"""The catalogs of several nodes: each applies its own replica's log, and submits through the node that leads."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ from kit.catalog import NOW, MemoryLog, paths, stream, topics, until
 
 
 class Nodes:
-    """Nodes with a replica each. The first leads; the others know what it commits when `spread` is called, or at
+    """Nodes with a replica each. The first one leads; the others learn of its commits when `spread` is called, or at
     once if `prompt`."""
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +61,7 @@ class Nodes:
                     log.follow(self.logs[self.leader])
 
     def elect(self, index: int) -> None:
-        """Another leads, and commits all that its replica has."""
+        """Let another node lead and commit everything in its replica."""
         self.leader = index
         log = self.logs[index]
         log.leads, log.held = True, False
@@ -146,7 +146,7 @@ async def test_a_command_that_the_leader_lost_is_submitted_to_the_next(nodes: No
     submitting = asyncio.create_task(nodes.catalogs[0].submit(stream("/lost")))
     await until(lambda: len(nodes.logs[0].frames) == 2)
     nodes.logs[0].step_down()
-    nodes.elect(1)  # has nothing of it
+    nodes.elect(1)  # a node that has nothing of the command
     assert (await submitting).changed
     for catalog in nodes.catalogs:
         await catalog.wait_applied(nodes.logs[1].end)
@@ -435,7 +435,7 @@ async def test_who_waits_for_a_position_hears_of_the_close(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_whatever_happens_to_leaders_all_nodes_agree_and_answers_hold(nodes: Nodes, seed: int) -> None:
-    """Random fail-overs under load: what was answered is there once, at every node, with its own id."""
+    """Random fail-overs under load: every object that was answered exists once, on every node, with its own id."""
     chance = random.Random(seed)
     await nodes.catalogs[0].submit(stream("/s"))
     stop = asyncio.Event()
@@ -461,7 +461,7 @@ async def test_whatever_happens_to_leaders_all_nodes_agree_and_answers_hold(node
         for _ in range(chance.randint(1, 30)):
             await asyncio.sleep(0)
         new = chance.choice([index for index in range(3) if index != old])
-        if chance.random() < 0.5:  # what was not committed reached the next leader
+        if chance.random() < 0.5:  # uncommitted commands reached the next leader
             nodes.logs[new].follow(nodes.logs[old])
         nodes.logs[old].step_down()
         nodes.leader = None

@@ -1,4 +1,4 @@
-"""The file: formats, and commands that cannot be applied."""
+"""The catalog's file: formats, and commands that cannot be applied."""
 
 import sqlite3
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Topics: made, altered, deleted, and given partitions; commands that come twice."""
+"""Topics: creation, changes, deletion, further partitions, and repeated commands."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""The catalog of a process that has no file descriptor left: SQLite cannot open what it needs, and does not say why."""
+"""The catalog of a process without free file descriptors: SQLite cannot open files, and gives no reason."""
 
 import asyncio
 import errno
@@ -84,7 +84,7 @@ async def test_a_restore_that_runs_out_of_descriptors_is_made_by_the_next_start(
         sync(path)
 
     monkeypatch.setattr(snapshots, "sync", limited)
-    for fails_at in (1, 2, 3):  # the damaged file is set aside, the snapshot is copied, the folder holds it  # noqa: B007
+    for fails_at in (1, 2, 3):  # setting the damaged file aside, copying the snapshot, listing the folder  # noqa: B007
         calls = 0
         with pytest.raises(OutOfDescriptors):
             await Catalog.open(tmp_path, log)
@@ -109,7 +109,7 @@ async def test_what_cannot_be_applied_waits(tmp_path: Path, monkeypatch: pytest.
     with no_descriptors():
         waiting = asyncio.create_task(catalog.submit(stream("/s")))
         await until(lambda: catalog.full)
-        await asyncio.sleep(0.3)  # many tries
+        await asyncio.sleep(0.3)  # time for many attempts
         assert not waiting.done()
         assert not catalog.failed.done()
     lacking.clear()
@@ -134,7 +134,7 @@ async def test_a_file_that_can_never_be_opened_is_found_out(tmp_path: Path, monk
 
 
 async def test_a_log_that_cannot_be_read_for_now_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten tries, which are enough while a log is cut, are over in two seconds."""
+    """Ten attempts, which are enough while a log is cut, are over within two seconds."""
     monkeypatch.setattr(command_apply, "_READ_RETRY_S", 0.001)
     log = MemoryLog()
     catalog = await Catalog.open(tmp_path, log)

@@ -1,4 +1,4 @@
-"""A whole node inside the test's own loop."""
+"""A whole node in the test's own event loop."""
 
 from kit.pair import start
 from kit.parts import append, ask, broker, node

@@ -1,4 +1,5 @@
-"""Rules and groups follow the catalog: in force when the submitter wakes, and never looser than what is applied."""
+"""Rules and groups follow the catalog: in force when the submitter wakes, and never looser than the applied
+commands."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +34,7 @@ PRODUCE, ADMIN = Permission.PRODUCE, Permission.ADMIN
 
 
 class Secured:
-    """A catalog with a stream and a topic, security being on, and what follows it."""
+    """A catalog with a stream and a topic, with security on, and the access control that follows it."""
 
     def __init__(self, runtime: Runtime, catalog: Catalog, control: AccessControl) -> None:
         self.runtime = runtime
@@ -154,7 +155,7 @@ async def test_an_expression_that_cannot_be_read_lets_nobody_in(secured: Secured
 async def test_an_open_cluster_whose_catalog_cannot_be_read_any_more_lets_nobody_in(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it still is open nobody knows: its rows were replaced, and may say that security is on."""
+    """Whether security is still off is not known: the rows were replaced, and may turn it on."""
     await secured.catalog.submit(SecureCluster(on=False))
     assert secured.may(BOB)
     query = secured.catalog.query

@@ -1,4 +1,4 @@
-"""The rights that admin methods declare: which objects they are about, and what a refusal says."""
+"""The rights that admin methods declare: the objects that they concern, and the text of refusals."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +52,7 @@ class Given(msgspec.Struct):
 
 
 class Asked:
-    """What the audit was told, and whether a right is had."""
+    """The audited events, and whether a right is granted."""
 
     def __init__(self, *, on: bool = True) -> None:
         self.told: list[Mapping[str, object]] = []

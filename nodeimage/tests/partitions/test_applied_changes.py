@@ -1,4 +1,4 @@
-"""What applied commands change in memory, and who else is told."""
+"""The effect of applied commands on topics and partitions in memory, and on disk maintenance."""
 
 import asyncio
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ T = b"t" * 16
 
 
 class Told:
-    """Topics, partitions and disk maintenance in one: notes what it is told, and has one topic in memory."""
+    """Topics, partitions and disk maintenance in one: notes the calls, and has one topic in memory."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -41,7 +41,7 @@ class Told:
 
 
 class Container:
-    """One that is led here."""
+    """A container that is led here."""
 
     def __init__(self) -> None:
         self.opened: list[int] = []

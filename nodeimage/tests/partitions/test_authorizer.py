@@ -1,4 +1,4 @@
-"""What a client may do is asked in one place, which tells the audit of each denial."""
+"""Permissions are checked in one place, which audits each denial."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ BOB = client("bob")
 
 
 class Asked:
-    """An authorizer with one stream that alice may produce to, and what the audit was told."""
+    """An authorizer with one stream that alice may produce to, and the audited events."""
 
     def __init__(self, *, on: bool = True, allowed: tuple[str, ...] = ()) -> None:
         self.told: list[Mapping[str, object]] = []

@@ -1,4 +1,4 @@
-"""Topics that are made on first use: by one command, where their stream lets them be."""
+"""Topics that are created on first use: by one command, in streams that allow it."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from headrace.partitions.auto_create import make_topics
 
 
 class Catalog:
-    """Streams by path, and what comes of the command."""
+    """A catalog with streams by path, and the given outcome of the command."""
 
     def __init__(self) -> None:
         self.streams = {
@@ -39,7 +39,7 @@ class Catalog:
 
 
 class Placement:
-    """Each partition in a container of its own; none in volume `full`."""
+    """Places each partition in its own container; has none in volume `full`."""
 
     def place(self, count: int, volume: str) -> list[tuple[ContainerId, Epoch]]:
         if volume == "full":

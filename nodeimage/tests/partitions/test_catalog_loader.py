@@ -1,4 +1,4 @@
-"""What is loaded of the catalog is up to date, and is tried again until it can be read."""
+"""Rows loaded from the catalog are up to date, and a failed read is retried until it succeeds."""
 
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What a node knows of the others, and whom it asks."""
+"""What a node knows of the other nodes, and which of them it sends requests to."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ def record(
 
 
 class Peers:
-    """Notes who is asked."""
+    """Notes which nodes get requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []

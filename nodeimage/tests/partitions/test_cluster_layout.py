@@ -1,4 +1,4 @@
-"""What clients are told of the nodes: who there is, and who leads what."""
+"""The layout of the cluster that clients get: its nodes, and who leads what."""
 
 import asyncio
 
@@ -19,8 +19,8 @@ async def test_every_node_names_all_nodes_and_the_same_leaders(brokers: list[Nod
     known = sorted((broker.node.node_id, "127.0.0.1", broker.node.port, broker.node.rack) for broker in brokers)
 
     async def agreed() -> list[wire_metadata.PartitionMeta]:
-        """The partitions as all nodes show them, once they show the same, and each leads some: one that stood still as
-        they started is given back what it led."""
+        """The partitions as all nodes show them, once all show the same, and each leads some: a node that stalled while
+        they started gets back the containers that it led."""
         answers = [await described(broker, topic) for broker in brokers]
         assert [[tuple(each) for each in answer.brokers] for answer in answers] == [known] * 3
         first, *others = [list(answer.topics[0].partitions) for answer in answers]
@@ -56,7 +56,7 @@ async def test_what_is_dead_is_not_in_sync_and_is_told_as_offline(
     )
     found = await ask(asked, ApiKey.DESCRIBE_CLUSTER, 1)
     assert {each.broker_id for each in found.brokers} == {node.parts.node.node_id for node in nodes[:2]}
-    # The records keep a minimum of two in the in-sync set, whoever of them lives.
+    # The records keep a minimum of two in the in-sync set, even if one of them is dead.
     others = {node.parts.node.node_id for node in nodes[1:]}
     monkeypatch.setattr(asked.controller, "dead", lambda: frozenset(others))
     for each in (await described(asked, topic)).topics[0].partitions:

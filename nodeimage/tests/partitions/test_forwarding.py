@@ -1,4 +1,4 @@
-"""Who has to wait for room on the way to a topic's home."""
+"""Which writes have to wait for room before they are forwarded to a topic's home."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Copies: records at their own offsets, gaps included, whoever reads them how; and who may write where."""
+"""Copies: records at their own offsets, with gaps, through all kinds of reads; and where writes are accepted."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,7 +32,7 @@ T0 = 1_700_000_000_000
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions are settled by the tests, not by the node."""
+    """Let the tests settle partitions, rather than the node."""
 
     async def nothing(home_applier: HomeApplier, wanted: Unsettled) -> None:
         pass
@@ -52,7 +52,7 @@ class Committed:
 
 
 def batch_at(offset: int, *values: bytes, time: int = T0, producer: int = -1, sequence: int = -1) -> memoryview:
-    """A batch as its home has it, with a leader epoch that is not ours."""
+    """A batch as its home has it, with the home's leader epoch."""
     records = [(time + index, None, value, []) for index, value in enumerate(values)]
     epoch = 0 if producer != -1 else -1
     batch = build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
@@ -86,7 +86,7 @@ async def partition_of(broker: NodeParts, name: str = "c") -> Partition:
 
 
 async def reloaded(broker: NodeParts, name: str = "c") -> Partition:
-    """The partition, read from the log anew."""
+    """The partition, loaded from the log again."""
     topic = await topic_of(broker, name)
     broker.topics.forgot = True
     topic.partitions.clear()
@@ -109,7 +109,7 @@ async def set_home(broker: NodeParts, counter: int, cluster: str, lists: Any = N
 
 
 async def read(broker: NodeParts, partition: Partition, offset: int = 0) -> list[tuple[int, bytes]]:
-    """All records from `offset` on, from the disk, as a fetch finds them."""
+    """All records from `offset` on, from disk, as a fetch finds them."""
     found: list[tuple[int, bytes]] = []
     while offset < partition.high_watermark:
         where = broker.fetch_planner.locate(partition, offset)
@@ -125,7 +125,7 @@ async def read(broker: NodeParts, partition: Partition, offset: int = 0) -> list
 
 
 async def produced(broker: NodeParts, *parts: tuple[str, memoryview]) -> list[wire.ProduceResult]:
-    """What a client's request comes to."""
+    """The outcome of a client's request."""
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     slot = SimpleNamespace(
         answer=lambda body: future.set_result(b"".join(map(bytes, body))),
@@ -187,7 +187,7 @@ async def test_a_copy_knows_the_producers_and_tokens_of_its_home(broker: NodePar
         batch_at(9, b"c", producer=7, sequence=42),
         batch_at(20, b"d", producer=-99, sequence=3),
         batch_at(30, b"e", producer=8, sequence=0),
-        batch_at(31, b"f", producer=8, sequence=9),  # the home let it begin there
+        batch_at(31, b"f", producer=8, sequence=9),  # as the home let it begin there
     )
     await set_home(broker, 1, broker.node.cluster_id)
     await broker.rolls.apply_home(await partition_of(broker), Home(1, broker.node.cluster_id))
@@ -428,7 +428,7 @@ async def test_a_fetch_in_a_gap_at_the_end_waits_and_goes_on_behind_it(broker: N
 
 
 async def fetched(broker: NodeParts, offset: int, *, wait_ms: int = 0) -> list[tuple[int, bytes]]:
-    """What a client's fetch of the copy finds."""
+    """The result of a client's fetch from the copy."""
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     slot = SimpleNamespace(
         answer=lambda body: future.set_result(b"".join(map(bytes, body))),
@@ -454,7 +454,7 @@ async def fetched(broker: NodeParts, offset: int, *, wait_ms: int = 0) -> list[t
 async def test_a_gap_that_was_cut_and_filled_again_is_none(broker: NodeParts) -> None:
     await copied(broker)
     partition = await copy(broker, batch_at(0, b"a", b"b", b"c", b"d"))
-    partition.gap = (2, 4)  # as a fetch had found it
+    partition.gap = (2, 4)  # as a fetch had set it
     assert (partition.ends_in_gap(2), partition.empty_from) == (True, 2)
     await set_home(broker, 1, THERE, {0: [(1, THERE, Offset(2))]})
     await broker.rolls.apply_home(partition, Home(1, THERE), 2)
@@ -468,7 +468,7 @@ async def test_a_repeat_of_what_is_here_is_told_where_it_is_whoever_is_home(brok
     first, second = (batch_at(0, b"a", producer=77, sequence=at) for at in (0, 1))
     (stored,) = await produced(broker, ("c", memoryview(bytearray(first))))
     assert (stored.error, stored.base_offset) == (0, 0)
-    await set_home(broker, 1, THERE, None, topic.topic_id)  # and the answer to the first was lost
+    await set_home(broker, 1, THERE, None, topic.topic_id)  # the answer to the first one was lost
     for batch in (first, second):
         (result,) = await produced(broker, ("c", memoryview(bytearray(batch))))
         wanted = Code.LEADER_NOT_AVAILABLE if batch is first else Code.POLICY_VIOLATION

@@ -1,4 +1,4 @@
-"""Logins in the audit: what a failed one is told as, and that a successful one is told where that is asked for."""
+"""Logins in the audit: the fields of a failed one, and that successful ones are audited if that is configured."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What was made by way of another node is found; what cannot be told of is not called unknown."""
+"""Objects created through another node are found; if that cannot be guaranteed, they are not reported as unknown."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ from kit.three_nodes import (
 async def test_what_was_made_by_way_of_another_node_is_there_for_whoever_asks_next(
     brokers: list[NodeParts], asked: int
 ) -> None:
-    """A tool asks one node after the other: `stream create`, CreateTopics, CreatePartitions, DeleteTopics."""
+    """A tool may use one node after the other: `stream create`, CreateTopics, CreatePartitions, DeleteTopics."""
     await each_leads(brokers)
     behind, maker = brokers[asked], brokers[(asked + 1) % 3]
     made = {"name": "/s:t", "num_partitions": 2, "replication_factor": -1}

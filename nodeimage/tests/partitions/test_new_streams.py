@@ -1,4 +1,4 @@
-"""A stream that a client makes is his alone while security is on; some paths are the cluster's."""
+"""A stream created by a client belongs to him alone while security is on; some paths are reserved for the cluster."""
 
 import pytest
 

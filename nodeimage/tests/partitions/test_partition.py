@@ -1,4 +1,4 @@
-"""What a partition takes: no batch behind a refused one, and none that is sealed elsewhere."""
+"""The batches that a partition accepts: none behind a refused one, and none after a seal elsewhere."""
 
 import msgspec
 import pytest
@@ -30,7 +30,7 @@ async def test_a_partitionlet_that_is_sealed_takes_no_batch_though_the_catalog_d
     again = await held(broker, index)
     assert (again.seal, again.next_offset) == (seal, 2)
 
-    with monkeypatch.context() as patched:  # the roll does not get on
+    with monkeypatch.context() as patched:  # the roll makes no progress
 
         async def unreachable(*_: object, **__: object) -> object:
             raise KafkaError(Code.NOT_CONTROLLER, "no node leads the catalog")
@@ -41,7 +41,7 @@ async def test_a_partitionlet_that_is_sealed_takes_no_batch_though_the_catalog_d
         assert (await held(broker, index)).next_offset == 2
     stored = await until(lambda: stored_by_anyone(brokers, index, batch(b"c")))
     assert stored is not None
-    assert stored.base_offset == 2  # the roll was finished, at the end that the seal names
+    assert stored.base_offset == 2  # the roll was finished, with the end in the seal
 
 
 async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: list[NodeParts], topic: str) -> None:
@@ -54,7 +54,7 @@ async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: lis
     state.stalled = False
     second = send(broker, connection, index, batch(b"b", producer=9, epoch=0, sequence=1))
     assert (await result(first)).error == Code.NOT_ENOUGH_REPLICAS
-    assert (await result(second)).error == Code.NOT_ENOUGH_REPLICAS  # on its own it would be stored
+    assert (await result(second)).error == Code.NOT_ENOUGH_REPLICAS  # by itself it would be stored
     other = await result(send(broker, connection, index, batch(b"not idempotent")))
     assert (other.error, other.base_offset) == (0, 0)
     for value, sequence, offset in ((b"a", 0, 1), (b"b", 1, 2), (b"c", 2, 3)):
@@ -65,7 +65,7 @@ async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: lis
 async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
     brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As librdkafka sends them where a partition has just changed hands."""
+    """librdkafka sends batches in this order when a partition has just changed its leader."""
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     old, new = session(broker), session(broker)
@@ -75,7 +75,7 @@ async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
         return await result(send(broker, connection, index, records))
 
     assert (await sent(old, 0)).error == 0
-    assert (await sent(old, 2)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER  # it knows what it has sent by this one
+    assert (await sent(old, 2)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER  # this connection keeps the order
     early = await sent(new, 2)
     assert early.error == Code.LEADER_NOT_AVAILABLE
     assert "1 comes next; send it again" in (early.message or "")
@@ -87,7 +87,7 @@ async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
 
     third = session(broker)
     assert (await sent(third, 5)).error == Code.LEADER_NOT_AVAILABLE
-    monkeypatch.setattr("headrace.partitions.refusals.EARLY_S", 0.0)  # time goes by
+    monkeypatch.setattr("headrace.partitions.refusals.EARLY_S", 0.0)  # let the time pass
     assert (await sent(third, 5)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER, "what it follows has not come"
     assert (await sent(third, 4)).error == 0
 
@@ -95,7 +95,8 @@ async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
 async def test_a_producer_that_is_not_known_begins_late_only_after_a_while(
     brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All before its batch would count as stored: its first may be on its way from the partition's last leader."""
+    """All batches before it would count as stored, while the first may be on its way from the partition's last
+    leader."""
     monkeypatch.setattr("headrace.partitions.refusals.EARLY_S", 60.0)
     broker = brokers[0]
     index, other, *_ = await led_by(broker)
@@ -119,6 +120,6 @@ async def test_a_producer_that_is_not_known_begins_late_only_after_a_while(
     assert (await sent(index, 1, epoch=1)).base_offset == 4
 
     assert (await sent(other, 7)).error == Code.LEADER_NOT_AVAILABLE
-    monkeypatch.setattr("headrace.partitions.refusals.EARLY_S", 0.0)  # time goes by
+    monkeypatch.setattr("headrace.partitions.refusals.EARLY_S", 0.0)  # let the time pass
     assert (await sent(other, 7)).base_offset == 0, "it was forgotten, or its topic is a new one"
     assert (await sent(other, 8)).base_offset == 1

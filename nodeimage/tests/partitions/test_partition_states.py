@@ -1,4 +1,4 @@
-"""What is stored of a topic, as those see it who look on: from memory, from disks here, and from other nodes."""
+"""The stored state of a topic, as observers see it: from memory, from this node's disks, and from other nodes."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ def row(number: int, partition: int, *, state: int = OPEN, first: int = 0, conta
 
 
 class Node:
-    """A catalog, other nodes' answers, and what is in memory."""
+    """A catalog, other nodes' answers, and the partitions in memory."""
 
     def __init__(self, *rows: Any) -> None:
         self.rows = list(rows)

@@ -1,4 +1,4 @@
-"""Where an open partitionlet stands, as its container's log has it, and what of its producers is known."""
+"""The state of an open partitionlet in its container's log, with its producers."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -79,7 +79,7 @@ def test_a_new_epoch_of_a_producer_forgets_the_batches_of_the_one_before() -> No
 
 
 def test_after_an_unclean_recovery_a_producer_whose_batches_may_be_lost_is_torn() -> None:
-    """Whether its last batch was the last one, nobody knows."""
+    """Whether its last batch here was its last acknowledged one is not known."""
     state: dict[str, Any] = {"next_offset": 130, "epochs": [(1, 100), (6, 120)]}
     before, since = ProducerEntry(1, [batch(110)]), ProducerEntry(1, [batch(120)])
     tail = read_tail(container(opened(), recovered=5, producers={7: before, 8: since}, **state), ID, 100)
@@ -90,7 +90,7 @@ def test_after_an_unclean_recovery_a_producer_whose_batches_may_be_lost_is_torn(
 
 
 class Reader:
-    """One partition's rows."""
+    """The rows of one partition."""
 
     def __init__(self, *states: int) -> None:
         self.rows = [

@@ -1,4 +1,4 @@
-"""Partitions in memory: loaded once their container serves, and gone with it."""
+"""Partitions in memory: loaded once their container serves, and forgotten with it."""
 
 import asyncio
 
@@ -60,7 +60,7 @@ async def test_what_another_node_leads_is_refused_as_that_and_not_as_unknown(
 
     async def stored() -> bool:
         found = await result(send(there, session(there), index, batch(b"a")))
-        assert found.error in (0, Code.NOT_ENOUGH_REPLICAS)  # the new container's followers may not be there yet
+        assert found.error in (0, Code.NOT_ENOUGH_REPLICAS)  # the new container's followers may not be up yet
         return found.error == 0
 
     await until(stored)

@@ -1,4 +1,4 @@
-"""Where new partitionlets go, and which containers are left, as the nodes' disks fill."""
+"""Placement of new partitionlets, and the containers that partitions leave as the nodes' disks fill."""
 
 import uuid
 from types import SimpleNamespace
@@ -104,7 +104,7 @@ def test_a_full_leader_alone_is_left_and_one_that_stops_is_no_refuge() -> None:
 
 
 def test_nothing_is_placed_with_a_leader_that_was_removed() -> None:
-    """Nobody might ever lead it; and what its volume lacks was not said."""
+    """Perhaps no node would ever lead it; and the volume's fault was not reported."""
     cluster = FakeCluster(2, {10: (1,), 11: (2,)})
     cluster.remove(2)
     assert placed(cluster) == {10}

@@ -1,4 +1,4 @@
-"""Idempotent producers: what is a repeat, what is a gap, what is forgotten."""
+"""Idempotent producers: repeats, gaps, and what is forgotten."""
 
 import pytest
 from hypothesis import given
@@ -82,7 +82,7 @@ def test_a_sequence_used_for_another_batch_is_refused_and_not_lost() -> None:
 
 
 def test_a_repeat_by_its_producer_is_known_by_its_sequence_whatever_its_time() -> None:
-    """kafkajs encodes a batch anew, with the time of the repeat."""
+    """kafkajs encodes a batch again, with the time of the repeat."""
     producers = Producers()
     add(producers, 0, records=3, timestamp=100)
     assert check(producers, 0, records=3, timestamp=None) == 0
@@ -128,12 +128,12 @@ def test_a_name_by_which_another_batch_came_than_the_stored_one_is_refused_until
     assert producers.is_named(7)
     with pytest.raises(KafkaError, match="calls one topic by two names, '/s:t' and 't', and counts"):
         named("t")
-    producers.is_not_called(7, "/s:t")  # looked up before the name was heard
+    producers.is_not_called(7, "/s:t")  # the comparison began before the name was known
     assert named("/s:t") is not None
 
 
 def test_a_producer_that_nothing_is_known_of_begins_where_it_likes_and_goes_on_from_there() -> None:
-    """Its topic was deleted and made again, or it was idle for a day: the client counts on."""
+    """Its topic was deleted and recreated, or it was idle for a day: the client keeps counting."""
     producers = Producers()
     assert check(producers, 5) is None
     add(producers, 5)

@@ -22,7 +22,7 @@ ALICE = entity_text({"user": "alice"})
 
 
 class Limited:
-    """A catalog, and what follows it."""
+    """A catalog, and the quotas that follow it."""
 
     def __init__(self, catalog: Catalog, quotas: ClientQuotas) -> None:
         self.catalog = catalog

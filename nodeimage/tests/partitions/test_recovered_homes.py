@@ -1,4 +1,4 @@
-"""After an unclean recovery, homes of topics that may have lost records are taken anew."""
+"""After an unclean recovery, the homes of topics that may have lost records are renewed."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ OWN = "south"
 
 
 class Catalog:
-    """Topics, each with one partition that ended in the container, and the homes that these are settled for."""
+    """Topics, each with one partition that ended in the container, and the home that it is settled for."""
 
     def __init__(self, *topics: tuple[str, Home | None, Home | None]) -> None:
         self.rows = {

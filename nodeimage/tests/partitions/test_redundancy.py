@@ -1,4 +1,4 @@
-"""When redundancy was lost and when it was whole again, from a view of records."""
+"""When redundancy was lost and restored, judged by a view of records."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""What is remembered of batches that were refused for the moment, and what shares their refusal."""
+"""Retriable refusals of batches that are remembered, and the batches that share them."""
 
 import time
 from typing import Any
@@ -32,13 +32,13 @@ def shared(
     *,
     arrived: float | None = None,
 ) -> KafkaError | None:
-    """What a batch shares that arrives now."""
+    """The refusal that a batch shares if it arrives now."""
     return refusals.stands(batch, known, topic_id, arrived=time.monotonic() if arrived is None else arrived)
 
 
 @pytest.fixture
 def refusals() -> Refusals:
-    """The batch at sequence 10 was refused."""
+    """Refusals after the batch at sequence 10 was refused."""
     refusals = Refusals()
     refusals.note(part(10), MOVED, LIFE)
     return refusals
@@ -75,7 +75,7 @@ def test_nothing_else_shares_it(refusals: Refusals, other: PartitionRecords) -> 
 
 
 def test_a_batch_that_is_stored_already_shares_no_refusal(refusals: Refusals) -> None:
-    """What was refused here, and those behind it, were stored by way of another node; the last answer was lost."""
+    """The refused batch, and those behind it, were stored by way of another node; the last answer was lost."""
     stored = Producers()
     for sequence in (10, 15):
         stored.add(producer_id=7, epoch=0, base_sequence=sequence, records=5, base_offset=sequence, timestamp=0, now=0)
@@ -94,7 +94,7 @@ def test_it_is_remembered_for_a_while(refusals: Refusals, monkeypatch: pytest.Mo
 
 
 def test_what_was_noted_last_is_forgotten_last_and_no_other_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that partitions have left remembers one batch of each, and looks for old ones with each request."""
+    """A node that partitions have left remembers one batch for each, and looks for old ones at each request."""
     now = [100.0]
     monkeypatch.setattr(refusals_module.time, "monotonic", lambda: now[0])
     refusals = Refusals()
@@ -126,7 +126,7 @@ def test_what_was_noted_last_is_forgotten_last_and_no_other_is_looked_at(monkeyp
 def test_it_is_remembered_for_a_while_after_the_last_refusal(
     refusals: Refusals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be an old one, of what was stored by way of another node since: those behind the new one share it too."""
+    """It may be an old batch, stored by way of another node since: those behind the new one share the refusal, too."""
     began = time.monotonic()
     monkeypatch.setattr(refusals_module.time, "monotonic", lambda: began + REMEMBERED_S - 1)
     refusals.note(part(500), MOVED, LIFE)
@@ -136,7 +136,7 @@ def test_it_is_remembered_for_a_while_after_the_last_refusal(
 
 
 def test_what_counts_is_when_a_batch_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic was not known here when the first was refused; the one behind it waited until it was."""
+    """The topic was not known here when the first batch was refused; the one behind it waited until it was."""
     refusals = Refusals()
     refusals.note(part(10), KafkaError(Code.LEADER_NOT_AVAILABLE), None)
     arrived = time.monotonic()
@@ -154,7 +154,7 @@ def test_what_is_refused_in_a_topics_new_life_begins_anew(refusals: Refusals) ->
 
 
 def test_of_an_unknown_topic_it_is_remembered_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic that is deleted and made again goes on at whatever sequence its producer is."""
+    """A topic that is deleted and recreated continues at any sequence of its producer."""
     refusals = Refusals()
     refusals.note(part(10), KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION), LIFE)
     assert shared(refusals, part(15), NOBODY, LIFE) is not None
@@ -167,7 +167,7 @@ def test_of_an_unknown_topic_it_is_remembered_for_a_moment(monkeypatch: pytest.M
 def test_of_a_topic_made_again_it_is_remembered_for_a_moment(
     refusals: Refusals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch may have been stored in the topic's last life, by way of another node: it never comes again."""
+    """The batch may have been stored in the former topic, by way of another node: then it is never sent again."""
     assert shared(refusals, part(30), NOBODY, b"2" * 16) is not None
     later = time.monotonic() + REMEMBERED_OF_ANOTHER_LIFE_S
     monkeypatch.setattr(refusals_module.time, "monotonic", lambda: later)
@@ -177,7 +177,7 @@ def test_of_a_topic_made_again_it_is_remembered_for_a_moment(
 
 
 def test_a_batch_that_is_the_next_one_shares_nothing(refusals: Refusals) -> None:
-    """What was refused here was stored by way of another node, and this one leads again."""
+    """The refused batch was stored by way of another node, and this one leads again."""
     known = Producers()
     known.add(producer_id=7, epoch=0, base_sequence=10, records=5, base_offset=0, timestamp=0, now=0)
     assert shared(refusals, part(20), known, LIFE) is not None

@@ -1,4 +1,4 @@
-"""Three nodes of one cluster in the test's own loop: who leads what, who says so, and who refuses what."""
+"""Three nodes of one cluster in the test's own loop: who leads what, what each reports, and what it refuses."""
 
 import asyncio
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ async def test_no_latest_offset_and_no_group_out_of_touch_with_the_followers(
 async def test_no_latest_offset_while_the_partition_may_go_on_elsewhere(
     unmoved: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next leader may have acknowledged more before this node hears of that."""
+    """The next leader may have acknowledged more records before this node hears of the change."""
     first, second = unmoved[0], unmoved[1]
     (index, *_) = await led_by(first)
     partition = await held(first, index)
@@ -129,7 +129,7 @@ async def test_offsets_by_time_are_found_in_partitionlets_that_other_nodes_lead(
         timeout=5_000,
     )
     assert deleted.topics[0].partitions[0].error_code == 0
-    assert (await found(0))[:2] == (0, 1)  # the log start lies inside a batch of the other node's partitionlet
+    assert (await found(0))[:2] == (0, 1)  # the log start lies inside a batch of a partitionlet on the other node
 
 
 # --- groups
@@ -203,7 +203,8 @@ async def test_a_client_to_which_too_much_is_refused_is_cut_off(
 async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
     brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic could not be looked up for the first; for the second it took longer than the refusal is remembered."""
+    """The topic could not be looked up for the first batch; for the second the look-up took longer than the refusal
+    lasts."""
     monkeypatch.setattr("headrace.partitions.refusals.REMEMBERED_OF_ANOTHER_LIFE_S", 0.05)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
@@ -226,7 +227,7 @@ async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
     waits = send(broker, connection, index, batch(b"b", producer=9, epoch=0, sequence=1))
     await asyncio.sleep(0.05)
     names[topic] = known
-    assert (await result(waits)).error == Code.LEADER_NOT_AVAILABLE  # on its own it would be stored
+    assert (await result(waits)).error == Code.LEADER_NOT_AVAILABLE  # by itself it would be stored
     for value, sequence in ((b"a", 0), (b"b", 1)):
         stored = await result(send(broker, connection, index, batch(value, producer=9, epoch=0, sequence=sequence)))
         assert (stored.error, stored.base_offset) == (0, sequence)

@@ -1,4 +1,4 @@
-"""A stream's policy: what a call may give, and what it becomes."""
+"""A stream's policy: the fields that a call may set, and the resulting policy."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A topic in memory, and when it may be forgotten."""
+"""A topic in memory, and when it can be forgotten."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_another_row_of_the_catalog_is_taken_with_its_home() -> None:
 
 
 class Reader:
-    """A catalog of streams 3 and /s, with topics t and u; topic v's stream is gone."""
+    """A catalog with the streams 3 and /s, and the topics t and u; the stream of topic v is deleted."""
 
     def __init__(self) -> None:
         self.looked: list[int] = []

@@ -1,4 +1,4 @@
-"""Topic configs: what each one takes, and what is shown of it."""
+"""Topic configs: the values that each accepts, and how it is shown."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a topic's configs may be, how they change, and what a client is shown."""
+"""A topic's configs: allowed values, changes, and what a client is shown."""
 
 from dataclasses import dataclass
 

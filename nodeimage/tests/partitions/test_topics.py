@@ -1,4 +1,4 @@
-"""What the broker keeps in memory of topics and partitions stays true, whatever happens while it is being read."""
+"""Topics and partitions in memory stay up to date, whatever happens while they are being read."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -122,7 +122,7 @@ async def test_a_topic_deleted_while_it_is_looked_up_stays_deleted(
 def after_creation(
     node: Running, monkeypatch: pytest.MonkeyPatch, then: Callable[[CreateTopics], Awaitable[Any]]
 ) -> None:
-    """`then` happens once topics are made, and before who makes them hears of it."""
+    """Run `then` after topics are created, and before their creator gets the outcome."""
     submit = node.parts.catalog.submit
 
     async def submitted(command: Any) -> Any:
@@ -137,7 +137,7 @@ def after_creation(
 async def test_a_topic_deleted_before_its_maker_hears_of_it_stays_deleted(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer may come by way of another node, and after the deletion was applied here."""
+    """The outcome may arrive by way of another node, after the deletion was applied here."""
     node = await new_node()
     cache = node.parts.topics
 

@@ -1,5 +1,5 @@
-"""Containers that an operator let go on with less than was acknowledged (invariant 15): nobody stands still or gets the
-records of others, and damage is no gap."""
+"""Containers that an operator let continue with less than was acknowledged (invariant 15): no client gets stuck or gets
+the records of others, and damage does not count as a gap."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ Shape = list[tuple[int, int, int]]
 
 
 async def fetched(broker: NodeParts, name: str, offset: int) -> list[bytes | None]:
-    """What a consumer gets that asks until there is something."""
+    """The records that a consumer gets when it fetches until there are some."""
     async with asyncio.timeout(10):
         while True:
             found = values(await ask(broker, {name: offset}, wait_ms=100).response())
@@ -55,20 +55,20 @@ async def chain_is(pair: Pair, broker: NodeParts, name: str, wanted: Shape) -> N
             rows = await pair.chain(broker, name)
         topic = await pair.topic(broker, name)
         partition = topic.partitions.get(0)
-        while partition is not None and partition.rolling:  # it takes up the chain when that is over
+        while partition is not None and partition.rolling:  # the partition gets the new chain when its roll is over
             await asyncio.sleep(0.02)
             partition = topic.partitions.get(0)
     assert partition is None or list(partition.chain) == rows
 
 
 def next_batch(partition: Partition, *, sequence: int) -> None:
-    """What a produce request asks of a batch of producer 77; raises where it is refused."""
+    """Produce the next batch of producer 77; raises if it is refused."""
     refused = partition.producers.check(producer_id=77, epoch=0, base_sequence=sequence, records=1, timestamp=None)
     assert refused is None, "it is taken for a repeat"
 
 
 async def rolled_with_its_end_lost(pair: Pair, name: str) -> Partition:
-    """Offsets 2 and 3 of what is sealed at 4 are lost; the second node leads both partitionlets."""
+    """A rolled partition that lost offsets 2 and 3 below its seal at 4; the second node leads both containers."""
     partition = await pair.create(name)
     async with pair.lagging(partition.container.id):
         await append(partition, b"c", b"d")
@@ -98,7 +98,7 @@ async def test_a_consumer_goes_on_behind_the_lost_end_of_a_sealed_partitionlet(s
 
 
 async def test_a_consumer_in_a_gap_at_the_end_waits_for_the_next_record(start: Start) -> None:
-    """Rather than ask again and again."""
+    """Rather than fetch again and again."""
     pair = await start(2)
     moved = await rolled_with_its_end_lost(pair, "waits")
     await chain_is(pair, pair.second, "waits", [(SEALED, 0, 2), (OPEN, 4, -1)])
@@ -119,7 +119,7 @@ async def test_a_partitionlet_of_which_nothing_is_left_leaves_the_chain_and_the_
         moved = await pair.partition(pair.second, "nothing")
         await append(moved, b"c")
     await chain_is(pair, pair.second, "nothing", [(OPEN, 2, -1)])
-    await until(lambda: moved.log_start == 2)  # the catalog has said it; the partition learns it a step later
+    await until(lambda: moved.log_start == 2)  # the catalog has it already; the partition is updated one step later
     assert await error_at(pair.second, "nothing", 0) == Code.OFFSET_OUT_OF_RANGE
     assert (await pair.second.list_offsets._find(moved, list_offsets.EARLIEST))[0] == 2
     assert await fetched(pair.second, "nothing", 2) == [b"c"]
@@ -142,7 +142,7 @@ async def test_damage_is_not_taken_for_a_gap(start: Start, monkeypatch: pytest.M
 
 
 async def test_batches_beyond_a_sealed_end_do_not_count(start: Start) -> None:
-    """Another leader's, which were never acknowledged."""
+    """Batches of another leader that were never acknowledged."""
     pair = await start(1)
     partition = await pair.create("beyond")
     await append(partition, b"c", b"d")
@@ -189,7 +189,7 @@ async def test_a_partitionlet_whose_open_frame_was_lost_is_empty_and_takes_recor
 
 
 async def test_a_producer_goes_on_whose_newest_batches_were_lost(start: Start) -> None:
-    """librdkafka takes a refusal of its next sequence for a fatal error."""
+    """librdkafka treats a refusal of its next sequence as a fatal error."""
     pair = await start(2)
     partition = await pair.create("producer")
     await append(partition, b"c", producer=77, sequence=0)
@@ -258,14 +258,14 @@ async def test_a_roll_whose_seal_was_lost_begins_its_target_where_it_ends_now(st
     pair.first.catalog.submit = submit  # type: ignore[method-assign]
     moved = await pair.partition(pair.second, "intended")
     async with asyncio.timeout(10):
-        while moved.home != Home(1, pair.first.node.cluster_id):  # it is rolled once more, for its home is taken anew
+        while moved.home != Home(1, pair.first.node.cluster_id):  # it rolls once more, as its home is renewed
             moved = await pair.partition(pair.second, "intended")
             await asyncio.sleep(0.005)
     await chain_is(pair, pair.second, "intended", [(SEALED, 0, 3), (OPEN, 3, -1)])
     assert [known.batches[-1].last_sequence for _, known in moved.producers.items()] == [0]
     next_batch(moved, sequence=2)
     frames = await asyncio.to_thread(lambda: list(target.log.controls_of(intended.id)))
-    opens = [each for each in frames if each.type == FrameType.OPEN]  # not the seal of the second roll
+    opens = [each for each in frames if each.type == FrameType.OPEN]  # without the seal of the second roll
     payloads = [msgspec.msgpack.decode(each.payload, type=list[Open])[0] for each in opens]
     assert [each.first for each in payloads] == [4, 3]
     await append(moved, b"e", producer=77, sequence=2)
@@ -273,7 +273,7 @@ async def test_a_roll_whose_seal_was_lost_begins_its_target_where_it_ends_now(st
 
 
 async def test_clients_go_on_when_what_they_wrote_and_committed_was_lost(start: Start) -> None:
-    """librdkafka's idempotent producer, and a group whose committed offset lies above the end."""
+    """With librdkafka's idempotent producer, and a group whose committed offset lies above the end."""
     pair = await start(2)
     partition = await pair.create("clients")
     await pair.second.catalog.wait_applied(pair.first.catalog.applied)
@@ -307,7 +307,7 @@ async def test_clients_go_on_when_what_they_wrote_and_committed_was_lost(start: 
 
 
 async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start) -> None:
-    """From the end on what is written here is another history than what copies in other clusters may have."""
+    """From the end on, the records written here are another history than the records of copies in other clusters."""
     pair = await start(2)
     partition = await pair.create("lost")
     own = pair.first.node.cluster_id
@@ -335,7 +335,7 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
     await append(moved, b"e")
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b"), (2, b"e")]
     await chain_is(pair, pair.second, "lost", [(SEALED, 0, 2), (OPEN, 2, -1)])
-    for broker in (pair.first, pair.second):  # who leads next looks again
+    for broker in (pair.first, pair.second):  # the next leader checks again
         await until(lambda: all(len(record.in_sync) == 2 for record in pair.first.cluster.open_data()))
         await pair.hand_over(partition.container.id, broker)
         led = broker.containers[partition.container.id]
@@ -347,7 +347,7 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
 
 
 async def all_at_the_catalogs_leader(pair: Pair) -> tuple[NodeParts, list[Leader]]:
-    """One node leads all containers, so that the other is behind in nothing but the catalog."""
+    """Let one node lead all containers, so that the other one lags behind in the catalog only."""
     catalog = pair.first.maintenance.catalog_id
     leader, other = sorted((pair.first, pair.second), key=lambda broker: catalog not in broker.containers)
     for container in list(other.containers):
@@ -362,7 +362,7 @@ def _is_whole(broker: NodeParts, container: ContainerId) -> bool:
 
 
 def place(broker: NodeParts, container: Leader) -> None:
-    """New partitionlets go there."""
+    """Have new partitionlets placed in that container."""
     broker.placement.place = lambda count, *_, **__: [(container.id, container.epoch)] * count  # type: ignore[method-assign]
 
 
@@ -375,7 +375,7 @@ async def made(pair: Pair, broker: NodeParts, name: str, container: Leader) -> P
 
 
 async def intend(broker: NodeParts, partition: Partition, to: Leader) -> None:
-    """An intent that is not carried out yet."""
+    """Intend a roll without carrying it out."""
     for callback in [each for each in broker.catalog._callbacks if each == broker.rolls.applied]:
         broker.catalog._callbacks.remove(callback)
     target = RollTarget(partition.topic_id, 0, partition.open, to.id)
@@ -399,7 +399,7 @@ async def test_a_roll_that_only_the_catalog_lost_is_recorded_again(start: Start)
 
 
 async def test_of_several_rolls_that_the_catalog_lost_what_it_can_find_is_recorded_again(start: Start) -> None:
-    """The intent of the second is gone, and with it where its records are."""
+    """The intent of the second roll is lost, and with it the location of its records."""
     pair = await start(2)
     leader, (one, two) = await all_at_the_catalogs_leader(pair)
     partition = await made(pair, leader, "several", one)
@@ -462,7 +462,7 @@ async def test_what_left_the_catalog_and_is_back_in_it_without_its_bytes_holds_u
     moved = await pair.partition(leader, "back")
     await append(moved, b"b")
     async with pair.lagging(leader.maintenance.catalog_id):
-        # As if its records had expired: the catalog forgot where they were, and the container was given back.
+        # As if its records had expired: the catalog has forgotten their location, and the container was freed.
         node = next(each for each in pair.nodes if each.parts is leader)
         await node.containers.delete(one)
         await until(lambda: (record := leader.cluster.record(one.id)) is not None and record.state == "deleted")

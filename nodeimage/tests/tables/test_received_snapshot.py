@@ -1,4 +1,4 @@
-"""Snapshots on their way into a file: what does not check, or has no room, changes nothing; nor does any crash."""
+"""Snapshots being received into a file: neither a damaged one, nor a lack of room, nor a crash changes anything."""
 
 import asyncio
 import os
@@ -21,11 +21,11 @@ from headrace.tables.transactions import applied, apply_all
 from kit.catalog import NOW, until
 
 STEPS = {"open", "os.link", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}
-"""Of what a process does to files, as CPython's audit hooks tell it; each is a place to die at."""
+"""Operations on files, by the names of CPython's audit events; a process may die at each of them."""
 
 
 class Target:
-    """What begins to receive, and what became of it."""
+    """The target of received snapshots, with its events."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ async def test_a_disk_that_is_full_half_way_ends_it(
     await nothing_left(target)
     full = False
     received = await target.begin(4, executor)
-    target.free = -1  # others have taken it
+    target.free = -1  # others have used up the room
     with pytest.raises(StorageFull):
         await received.write(b"1234")
     received.close()
@@ -161,7 +161,7 @@ async def test_a_file_that_is_being_installed_goes_when_that_is_over(
 
 
 def tables(folder: Path, paths: list[str]) -> Position:
-    """The live file of a folder, with these streams; how far it is."""
+    """A live file of a folder, with these streams; returns its applied position."""
     folder.mkdir(exist_ok=True)
     connection = open_tables(snapshots.live_file(folder))
     for path in paths:
@@ -174,7 +174,7 @@ def tables(folder: Path, paths: list[str]) -> Position:
 
 
 def streams(folder: Path) -> list[str]:
-    """What a start finds, with all that it does to the files."""
+    """The streams that a start finds, after all that it does to the files."""
     connection = snapshots.open_newest(folder, SCHEMA)
     try:
         return [path for (path,) in connection.execute("SELECT path FROM streams ORDER BY path")]
@@ -183,7 +183,7 @@ def streams(folder: Path) -> list[str]:
 
 
 def dies_at(step: int, work: Callable[[], None]) -> bool:
-    """Run `work` in a process that ends before its step of that number; whether it came so far."""
+    """Run `work` in a process that ends before its step of that number; returns whether it got that far."""
     pid = os.fork()
     if pid == 0:
         left = step
@@ -208,7 +208,7 @@ def dies_at(step: int, work: Callable[[], None]) -> bool:
 
 
 def every_step(tmp_path: Path, made: Callable[[Path], Callable[[], None]]) -> list[list[str]]:
-    """What a start finds after a crash at each step of what `made` gives for a folder."""
+    """What a start finds after a crash at each step of the work that `made` returns for a folder."""
     found: list[list[str]] = []
     for step in range(100):
         folder = tmp_path / f"step-{step}"

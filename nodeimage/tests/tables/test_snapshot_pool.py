@@ -1,4 +1,5 @@
-"""Snapshots that several read at a time, while others are written, the disk is full, or those who asked have gone."""
+"""Snapshots with several readers at a time, while others are written, while the disk is full, and after callers have
+gone."""
 
 import asyncio
 import contextlib
@@ -20,7 +21,7 @@ from kit.catalog import MemoryLog, paths, stream, topics, until
 
 
 class Disk:
-    """What the node says of its room."""
+    """The room on the node's disk."""
 
     def __init__(self) -> None:
         self.free = 1 << 40
@@ -44,7 +45,7 @@ class Held:
         await self.catalog.submit(topics(200))
 
     async def grow(self) -> Position:
-        """A snapshot at a new position."""
+        """Write a snapshot at a new position."""
         await self.catalog.submit(stream(f"/at-{self.log.end}"))
         return await self.catalog.snapshot()
 
@@ -119,7 +120,7 @@ async def test_its_room_on_the_disk_comes_back_with_the_last_who_reads(held: Hel
     def is_open() -> bool:
         found = set()
         for each in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # it may be closed by now
+            with contextlib.suppress(OSError):  # it may be closed already
                 found.add(os.stat(f"/proc/self/fd/{each}").st_ino)
         return inode in found
 
@@ -127,7 +128,7 @@ async def test_its_room_on_the_disk_comes_back_with_the_last_who_reads(held: Hel
     one.sent()
     assert is_open()
     other.close()
-    await until(lambda: not is_open())  # the thread that opened it may hold what it gave for a moment
+    await until(lambda: not is_open())  # the thread that opened it may hold its result for a moment
 
 
 async def test_the_log_is_kept_for_as_long_as_somebody_is_brought_up_from_an_older_snapshot(held: Held) -> None:
@@ -173,7 +174,7 @@ async def test_a_full_disk_puts_a_snapshot_off_and_takes_nothing_of_the_reserve(
     assert held.disk.asked[-1] > 20_000, "what the tables take is asked for, before a byte of it is written"
     held.disk.free = 1 << 40
     with pytest.raises(StorageFull):
-        await held.newest()  # those who ask again at once do not have it tried again at once
+        await held.newest()  # a caller that retries at once does not cause another attempt
     held.catalog._snapshots._again_at = 0.0
     (await held.newest()).close()
     assert (await held.catalog.submit(stream("/goes-on"))).changed

@@ -1,4 +1,5 @@
-"""A node whose wall clock is minutes off, among others: nothing is lost, and it is told until it is right again."""
+"""A cluster in which one node's wall clock is minutes off: nothing is lost, and the fault is reported until it is
+over."""
 
 import asyncio
 import contextlib
@@ -56,7 +57,7 @@ async def led(nodes: list[Node]) -> tuple[Node, Partition]:
 
 
 async def told(nodes: list[Node]) -> list[str]:
-    """The events about clocks, of all nodes."""
+    """The events about clocks, as all nodes report them."""
     found: list[Any] = []
     for broker in (node.parts for node in nodes):
         events: Any = await broker.admin.call("cluster.events", {"events": 200}, Connection(broker.dispatcher))
@@ -79,13 +80,13 @@ async def test_a_clock_that_is_minutes_off_loses_nothing_and_is_told_until_it_is
     number = wrong.parts.node.node_id
     shift(wrong, ahead_s)
     await until(lambda: all(node.controller.clocks_off().keys() == {number} for node in three))
-    for _ in range(12):  # more than a chunk
+    for _ in range(12):  # more than one chunk
         await append(partition, bytes(110_000))
     await until(lambda: bool(partition.container.log.closed_chunks()))
     await wrong.parts.maintenance.pass_now()
     assert partition.log_start == 0
     assert len(await read(wrong.parts, partition)) == 12
-    stamped = wrong.parts.runtime.now() / 1000  # what a topic with log-append times would stamp
+    stamped = wrong.parts.runtime.now() / 1000  # the time with which a topic with log-append times would stamp records
     assert abs(stamped - time.time()) < 5
     side = "ahead of" if ahead_s > 0 else "behind"
     for node in three:

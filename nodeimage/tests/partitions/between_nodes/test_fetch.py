@@ -1,4 +1,4 @@
-"""Fetches while their partition goes on at another node."""
+"""Fetches while their partition continues on another node."""
 
 import asyncio
 

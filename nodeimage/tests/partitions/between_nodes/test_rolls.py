@@ -1,4 +1,4 @@
-"""Partitions that roll from node to node, and whoever dies when: each roll is finished once."""
+"""Partitions that roll from node to node, with crashes at all steps: each roll is finished once."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,8 @@ from kit.replaced_methods import replace_method
 
 
 async def all_is_rolled(pair: Pair) -> None:
-    """Return when no roll is under way or intended, as each node sees it: its catalog may lag behind the driver's."""
+    """Wait until no roll is under way or intended, as each node sees it: a node's catalog may lag behind the
+    driver's."""
     async with asyncio.timeout(30):
         for broker in (pair.first, pair.second):
             while broker.rolls._under_way or await broker.catalog.query(lambda reader: reader.chains.intended()):  # noqa: ASYNC110
@@ -62,7 +63,7 @@ async def test_a_partition_goes_on_at_another_node_with_its_offsets_records_and_
 
 
 async def test_a_producer_without_acks_follows_its_partition_to_another_node(start: Start) -> None:
-    """It hears of no refusal, and would send to the former leader until it asks for Metadata by itself."""
+    """The producer gets no refusal, and would send to the former leader until it requests Metadata by itself."""
     pair = await start(1)
     partition = await pair.create("moved")
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{pair.first.node.port}", "acks": 0, "linger.ms": 0})
@@ -93,7 +94,7 @@ async def test_a_roll_waits_for_a_target_that_is_away_and_opens_it_once(start: S
     answers: list[str] = []
 
     async def lossy(container: ContainerId, message: object, *args: object, **more: object) -> object:
-        """The first call is lost, the answer to the second is."""
+        """A transport that loses the first call, and the answer to the second."""
         if not isinstance(message, OpenPartitionlet):
             return await ask(container, message, *args, **more)  # type: ignore[arg-type]
         answers.append("called")
@@ -144,9 +145,9 @@ async def test_a_seal_that_an_earlier_leader_left_is_the_partitions_end(start: S
     )
     topic = await pair.topic(pair.first, "broken-off")
     pair.first.topics.forgot = True
-    topic.partitions.clear()  # as at a node that has just taken over
+    topic.partitions.clear()  # as on a node that has just taken over
     target = RollTarget(partition.topic_id, 0, old.id, pair.led(pair.second).id)
-    await pair.second.catalog.submit(RollIntent(items=[target], now=Millis(1)))  # by whoever it was
+    await pair.second.catalog.submit(RollIntent(items=[target], now=Millis(1)))  # submitted by any node
     moved = await pair.partition(pair.second, "broken-off")
     assert moved.next_offset == 2
     frames = await asyncio.to_thread(lambda: [frame.type for frame in source.log.controls_of(old.id)])
@@ -160,7 +161,7 @@ async def test_two_drivers_of_one_roll_come_to_the_same(start: Start) -> None:
     pair = await start(1)
     partition = await pair.create("twice")
     row = await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
-    stale = partition  # what a driver holds that was overtaken
+    stale = partition  # as a driver holds it that another one has overtaken
     stale.left = False
     again = await pair.first.rolls.roll(stale, to=pair.led(pair.first).id)
     assert again.id == row.id
@@ -173,7 +174,7 @@ async def test_a_target_whose_container_is_deleted_is_given_up_for_another(start
     doomed = pair.led(pair.second)
     old = partition.chain[-1]
     second = pair.nodes[1]
-    # The intent is there, its container goes before anything opens in it.
+    # The intent is recorded, and its container is deleted before anything is opened in it.
     original = pair.first.rolls.applied
     target = RollTarget(partition.topic_id, 0, old.id, doomed.id)
     pair.first.rolls.applied = lambda changes: None  # type: ignore[method-assign]
@@ -193,7 +194,7 @@ async def test_a_target_whose_container_is_deleted_is_given_up_for_another(start
 async def test_an_open_that_arrives_after_another_target_was_chosen_changes_nothing(
     start: Start, has_heard: bool
 ) -> None:
-    """Its container is deleted; the node that led it may not have heard of that yet, and writes there still."""
+    """The target's container is deleted; the node that led it may not know yet, and still writes the open frame."""
     pair = await start(1)
     partition = await pair.create("overtaken")
     doomed = pair.led(pair.second)
@@ -226,9 +227,9 @@ async def test_an_open_that_arrives_after_another_target_was_chosen_changes_noth
         with pytest.raises(KafkaError) as refused:
             await pair.first.cluster.ask(record, late, payload)
         assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
-    else:  # written in vain, into what is deleted
+    else:  # the frame is written in vain, into a deleted container
         await pair.first.cluster.ask(record, late, payload)
-    # Whoever sent it goes on to record it: another one stands.
+    # The sender of the request goes on to record the roll: another target is intended by then.
     item = Rolled(partition.topic_id, 0, old.id, row.first, [], abandoned.id, Epoch(1))
     (recorded,) = await pair.second.catalog.submit(RollDone(items=[item], now=Millis(2)))
     assert recorded.code == Code.INVALID_REQUEST
@@ -239,7 +240,7 @@ async def test_an_open_that_arrives_after_another_target_was_chosen_changes_noth
 
 
 async def write_during(rolling: asyncio.Future[Any], *partitions: Partition) -> None:
-    """To those that have not begun to roll, until all of it is over."""
+    """Write to partitions that have not begun to roll, until all rolls are over."""
     while not rolling.done():
         for each in partitions:
             if not each.rolling and not each.left:
@@ -275,7 +276,7 @@ async def test_orders_that_come_together_each_get_their_part_of_what_is_written(
 
 
 async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(start: Start) -> None:
-    """Whatever it rolls for; in its own where the stream's has no container."""
+    """For any kind of roll; the partition stays in its own volume if the stream's has no container."""
     pair = await start(1)
     broker = pair.first
     rolled, busy, left = [await pair.create(name) for name in ("rolled", "busy", "left")]
@@ -319,7 +320,7 @@ def interrupt_at(
     interrupt: Callable[[], Awaitable[None]],
     patched: pytest.MonkeyPatch,
 ) -> None:
-    """Let `interrupt` come before or after one of the steps in which a node rolls from a container."""
+    """Run `interrupt` before or after one of the steps in which a node rolls from a container."""
     submit, append_control, ask = broker.catalog.submit, source.append_control, broker.cluster.ask_leader
     names = dict(zip(STEPS[::2], STEPS[1::2], strict=True))
 
@@ -380,7 +381,7 @@ async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
     rows = await pair.chain(leads, "handed-over")
     async with asyncio.timeout(30):
         while [row.state for row in rows] != [SEALED, OPEN]:
-            if step == "RollIntent" and len(rows) == 1:  # nothing has begun yet: the next one does
+            if step == "RollIntent" and len(rows) == 1:  # no roll has begun yet: the next step begins one
                 with contextlib.suppress(KafkaError):
                     await pair.second.rolls.roll(await pair.partition(pair.second, "handed-over"), to=target.id)
             await asyncio.sleep(0.005)
@@ -423,7 +424,7 @@ async def test_a_roll_for_a_home_that_breaks_off_at_any_step_applies_it_once_and
     )
     assert isinstance(driver, PartitionletRow | KafkaError), driver
     async with asyncio.timeout(30):
-        while True:  # as the home applier does: look, and try again
+        while True:  # as the home applier does: check, and try again
             topic = await pair.topic(pair.second, "settled")
             held = await pair.partition(pair.second, "settled")
             if topic.home == home and is_settled(topic, held):
@@ -476,7 +477,7 @@ async def test_who_appends_does_not_wait_for_ever_for_a_target_that_is_away(
 async def test_an_admin_is_told_of_a_partition_that_rolled_to_another_node(start: Start) -> None:
     pair = await start(1)
     partition = await pair.create("told")
-    partition.container.closing = True  # whatever is chosen lies elsewhere
+    partition.container.closing = True  # so that the container chosen is another one
     answer: Any = await pair.first.admin.call(
         "roll", {"topic": "told", "partition": 0}, Connection(pair.first.dispatcher)
     )

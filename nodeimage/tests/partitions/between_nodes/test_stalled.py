@@ -1,4 +1,4 @@
-"""ListOffsets of a node that leads several containers, some of which hear nothing of their followers."""
+"""ListOffsets of a node that leads several containers, some without contact to their followers."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ NAMES = ("here", "moved", "stays")
 
 
 async def in_two_containers(pair: Pair) -> tuple[ContainerId, ContainerId]:
-    """Two topics in the container of the first node, and one in that of the second, which the first leads now."""
+    """Two topics in the first node's container, and one in the second node's, which the first node leads now."""
     here = (await pair.create("here")).container.id
     await pair.create("stays")
     moved = await pair.create("moved")
@@ -31,7 +31,7 @@ async def in_two_containers(pair: Pair) -> tuple[ContainerId, ContainerId]:
 
 
 async def latest(pair: Pair) -> list[tuple[int, int]]:
-    """(error, offset) of each topic, by the first node."""
+    """(error, offset) of each topic, as the first node answers."""
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST}
     fields = {
         "replica_id": -1,

@@ -1,4 +1,4 @@
-"""A node of the last version of the peer protocol, and one of the next, form a cluster."""
+"""A cluster of a node with the previous version of the peer protocol, and one with the next version."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ async def test_two_versions_in_succession_form_a_cluster(tmp_path: Path, monkeyp
     SqliteStore(tmp_path / "cluster.sqlite").close()
     older, newer = (Node(options(tmp_path, number, 2)) for number in (1, 2))
     probe = older.probe
-    # Answers of before told no clock.
+    # Answers of the previous version have no clock.
     older.probe = lambda asked: structs.replace(probe(asked), clock=Millis(0))  # type: ignore[method-assign]
     starting = asyncio.create_task(older.start())
     try:

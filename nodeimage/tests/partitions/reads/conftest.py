@@ -1,4 +1,4 @@
-"""A log whose records are read."""
+"""A log with records to read."""
 
 from kit.written_log import options, writing
 

@@ -1,4 +1,4 @@
-"""Where a partition's records lie: in which partitionlet, here or elsewhere, and up to where."""
+"""The location of a partition's records: in which partitionlet, on which node, and up to which offset."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,8 @@ def row(number: int, first: int, end: int, *, container: int, cut: bool = False)
 
 
 def partition(*, high_watermark: int = 250, cut: bool = False) -> Any:
-    """Records 0 to 99 elsewhere, 100 to 199 in an old container of this node's, and from 200 on in the open one."""
+    """Offsets 0 to 99 lie on another node, 100 to 199 in an older container of this node, and 200 on in the open
+    one."""
     chain = (
         row(1, 0, 100, container=7, cut=cut),
         row(2, 100, 200, container=8),
@@ -67,7 +68,7 @@ def test_an_offset_in_none_goes_on_where_the_next_one_begins() -> None:
 
 
 class Logs:
-    """This node's: what each read gives, and what was read ahead as (partitionlet, offset, read, at most)."""
+    """This node's logs: the result of each read, and what was read ahead as (partitionlet, offset, read, limit)."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -102,7 +103,7 @@ async def test_who_catches_up_finds_as_much_again_read_ahead_and_no_more_than_a_
 
 
 class Reads:
-    """Other nodes: what each partitionlet has, by id."""
+    """Reads from other nodes: the records of each partitionlet, by id."""
 
     def __init__(self, **has: Any) -> None:
         self.has = {int(name[1:]): what for name, what in has.items()}

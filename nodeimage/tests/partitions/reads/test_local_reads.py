@@ -1,4 +1,4 @@
-"""What a replica answers while its log goes on: what it was looked up with may be old by the time it is read."""
+"""Reads from a replica whose log changes between the look-up of the replica and the read."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +12,14 @@ FOREVER = 1 << 60
 
 
 def test_a_chunk_that_was_regrouped_meanwhile_is_committed_whole(writing: Writing) -> None:
-    """The places in it are not positions any more: compared with what was committed, all of it seemed to come later."""
+    """Places in a regrouped chunk are no positions: compared with the committed position, all of them seemed to lie
+    above."""
     for row in range(4):
         writing.append(row % 2 + 1, size=700)
     writing.sync()
     led, followed = (
         Replica(ContainerId(2), writing.log, Position(writing.log.end), led) for led in (True, False)
-    )  # as a read looks it up, which then waits for a thread
+    )  # as a read looks the replica up before it waits for a thread
     writing.fill_chunks(1, partitionlets=2, size=700)
     writing.close_chunks()
     (chunk,) = writing.log.closed_chunks()
@@ -46,7 +47,7 @@ def test_an_open_chunk_ends_where_it_is_committed(writing: Writing) -> None:
 
 
 def replicas(writing: Writing) -> tuple[Replica, Replica]:
-    """What the leader and a follower have, all of it committed."""
+    """The replicas of the leader and a follower, with everything committed."""
     led, followed = (Replica(ContainerId(2), writing.log, Position(writing.log.end), led) for led in (True, False))
     return led, followed
 

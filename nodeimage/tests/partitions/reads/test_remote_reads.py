@@ -1,4 +1,4 @@
-"""Old records, looked up and counted, wherever their container is led."""
+"""Stored records that are read and counted, whichever node leads their container."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ async def test_what_is_damaged_on_its_way_from_another_node_is_asked_for_again(
         if damaged < 2:
             damaged += 1
             changed = bytearray(payload)
-            changed[0 if damaged == 1 else -1] ^= 1  # the base offset, of which no batch's checksum says anything
+            changed[0 if damaged == 1 else -1] ^= 1  # the base offset, which no batch's checksum covers
             payload = memoryview(changed)
         return answer, payload
 

@@ -1,4 +1,4 @@
-"""Payloads of frames that open and seal partitionlets."""
+"""Payloads of the frames that open and seal partitionlets."""
 
 from types import SimpleNamespace
 from typing import Any

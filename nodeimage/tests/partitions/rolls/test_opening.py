@@ -1,4 +1,4 @@
-"""A partitionlet is opened once, whoever asks, and never behind its seal."""
+"""A partitionlet is opened once, whichever nodes request it, and never behind its seal."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ ASKED = Open(9, "/s", "t", b"t" * 16, 0, 100, 2, 1)
 
 
 class Container:
-    """Led here in epoch 4; what it has of the partitionlet, and what is written to it."""
+    """A container led here in epoch 4: its frames of the partitionlet, and those that are written to it."""
 
     id = 7
     epoch = Epoch(4)
@@ -49,7 +49,7 @@ class Container:
 
 
 class Catalog:
-    """What it knows of the partitionlet; None: nothing."""
+    """A catalog with the given state of the partitionlet; None: without the partitionlet."""
 
     def __init__(self, state: int | None = INTENDED, epoch: int = -1) -> None:
         row = SimpleNamespace(id=9, state=state, container_epoch=Epoch(epoch))
@@ -112,7 +112,7 @@ async def test_what_is_open_already_is_not_opened_again(runtime: Runtime) -> Non
 
 
 async def test_one_that_was_opened_elsewhere_in_it_is_opened_anew(runtime: Runtime) -> None:
-    """The seal before it was lost, and sealed again: nobody wrote to it."""
+    """The seal before it was lost and written again; nothing was written to the partitionlet."""
     container = Container((FrameType.OPEN, 2, 80))
     assert await opened(runtime, container) == 4
     assert len(container.written) == 1

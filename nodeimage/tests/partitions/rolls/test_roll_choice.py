@@ -1,4 +1,4 @@
-"""Which partitions of a container roll where a part of what is written to it is to go on elsewhere."""
+"""The choice of the partitions to roll when a part of a container's load is to move elsewhere."""
 
 import pytest
 
@@ -8,7 +8,7 @@ Rates = dict[str, int]
 
 
 def chosen(rates: Rates, share: float, limit: float, *, most: int = 64) -> list[int]:
-    """The rates of those that roll."""
+    """The rates of the chosen partitions."""
     return [rates[each] for each in to_move(rates, written=sum(rates.values()), most=most, share=share, limit=limit)]
 
 
@@ -19,16 +19,16 @@ def of(*rates: int) -> Rates:
 @pytest.mark.parametrize(
     ("rates", "share", "limit", "wanted"),
     [
-        (of(*[5] * 20), 0.22, 0.9, [5] * 5),  # until it is enough
+        (of(*[5] * 20), 0.22, 0.9, [5] * 5),  # until the share is reached
         (of(25, 25, 25, 25), 0.2, 0.26, [25]),
-        (of(40, 30, 10, 10, 10), 0.2, 0.9, [10, 10]),  # not the hottest where smaller ones come nearer
+        (of(40, 30, 10, 10, 10), 0.2, 0.9, [10, 10]),  # smaller ones come nearer to the share than the hottest
         (of(50, 50), 0.2, 0.26, []),  # each is too large
-        (of(50, 50), 0.2, 0.9, [50]),  # each is large, and allowed
-        (of(60, 38, 2), 0.2, 0.9, [38]),  # what is small is next to nothing, so the smallest of the larger ones
+        (of(50, 50), 0.2, 0.9, [50]),  # each is large, but within the limit
+        (of(60, 38, 2), 0.2, 0.9, [38]),  # the small one falls far short: the smallest larger one
         (of(85, 15), 0.2, 0.9, [15]),
-        (of(100), 0.2, 0.9, []),  # it would only carry the heat around
+        (of(100), 0.2, 0.9, []),  # moving it would only move the problem
         (of(100), 1.0, 1.0, [100]),
-        (of(0, 0, 7, 0), 1.0, 1.0, [7]),  # what is not written to stays
+        (of(0, 0, 7, 0), 1.0, 1.0, [7]),  # partitions without writes stay
         (of(), 1.0, 1.0, []),
     ],
 )

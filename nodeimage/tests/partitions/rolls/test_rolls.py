@@ -1,4 +1,4 @@
-"""Rolls that others began, or that were broken off at any step: whoever leads the source finishes them, once."""
+"""Rolls that others began, or that were interrupted at any step: the source's next leader finishes each once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def intend(broker: NodeParts, topic: Topic, opened: PartitionletId, container: ContainerId | None = None) -> None:
-    """As another node does that leads the partition's container no more."""
+    """Intend a roll, as another node does that no longer leads the partition's container."""
     container = container or next(iter(broker.cluster.open_data())).container_id
     target = RollTarget(topic_id=topic.topic_id, partition=0, expected_open=opened, container=container)
     (outcome,) = await broker.catalog.submit(RollIntent(items=[target], now=Millis(1)))

@@ -1,4 +1,4 @@
-"""Rolls that cannot get on: refused at once, or waited for once."""
+"""Rolls that cannot continue are refused at once, or waited for once."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ from kit.three_nodes import (
 async def test_what_would_roll_is_refused_at_once_where_too_few_are_in_sync(
     brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It held up its producer's connection, and what was for other partitions on that, until a follower was back."""
+    """Such a roll blocked its producer's connection, with batches for other partitions, until a follower was back."""
     monkeypatch.setattr(rolls, "ROLL_WAIT_S", 100.0)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
@@ -49,7 +49,7 @@ async def test_what_would_roll_is_refused_at_once_where_too_few_are_in_sync(
 async def test_a_roll_that_does_not_get_on_is_waited_for_once(
     brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither again by each batch, nor after the roll of another partition, nor again for each piece of a request."""
+    """Not again by each batch, nor after the roll of another partition, nor for each piece of a request."""
 
     async def stuck(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
@@ -61,7 +61,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
     (first, second, third, *_) = await led_by(broker)
 
     async def refused(*partitions: int) -> float:
-        """How long that took."""
+        """Produce a batch that is refused; returns how long that took."""
         began = time.monotonic()
         slot = send(broker, session(broker), partitions, batch(b"a"))
         async with asyncio.timeout(100):
@@ -81,7 +81,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
 async def test_a_partition_that_has_nowhere_to_go_on_for_now_refuses_no_producer_for_good(
     brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes that drain, say. librdkafka gives a batch up at INVALID_REPLICATION_FACTOR."""
+    """As when nodes drain. librdkafka gives a batch up at INVALID_REPLICATION_FACTOR."""
     broker = brokers[0]
     partition = await held(broker, (await led_by(broker))[0])
     broker.cluster.view.volumes["default"] = VolumeRecord("default", replicas=5, min_in_sync=4)

@@ -59,13 +59,13 @@ class Absence:
         these ends next to it, so the damaged row is among the rows read here, and is detected by its checksum or its
         order.
         """
-        the_one_before, from_there, from_the_first = _around(table, key, id_column, where)
-        before = self._connection.execute(the_one_before, first).fetchone()
+        select_before, select_from, select_all = _around(table, key, id_column, where)
+        before = self._connection.execute(select_before, first).fetchone()
         # The scan starts at the row before, or at the very first row, so that no condition hides rows in between.
         at: tuple[Any, ...] = before or ()
         found: list[tuple[Any, ...]] = []
         width, seen = len(key), False
-        for row in self._connection.execute(from_there if before else from_the_first, at):
+        for row in self._connection.execute(select_from if before else select_all, at):
             if None in row or row < at or (seen and id_column and row == at):
                 raise TablesDamaged(f"{table}: the row {row} is not in its place")
             place = row[:width]
@@ -116,9 +116,9 @@ class Absence:
     ) -> None:
         """Prove that `last` is the last row, in the order of `key`, of those with `value` in the first column, so that
         a scan that ended there did not end too early; None: that there are no such rows."""
-        the_last, the_next = _ends(table, key, where)
-        row = self._connection.execute(the_last, (value,)).fetchone()
-        behind = self._connection.execute(the_next, (value,)).fetchone()
+        select_last, select_next = _ends(table, key, where)
+        row = self._connection.execute(select_last, (value,)).fetchone()
+        behind = self._connection.execute(select_next, (value,)).fetchone()
         if row != last or (behind is not None and None in behind):
             raise TablesDamaged(f"{table}: rows behind {last} are not in their places")
 

@@ -185,7 +185,7 @@ class AccessRow(NamedTuple):
 
 
 class QuotaRow(NamedTuple):
-    """A limit (catalog.quotas)."""
+    """A quota (catalog.quotas)."""
 
     entity: str
     key: str

@@ -34,7 +34,7 @@ class AccessControl:
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
         self._loader = CatalogLoader(
-            runtime=runtime, catalog=catalog, look=_read_all, take=self._use, failed=self._close
+            runtime=runtime, catalog=catalog, read=_read_all, loaded=self._use, failed=self._close
         )
         self.rules = CLOSED
         """The rules in force. Until `start` has read the catalog, nobody may do anything."""

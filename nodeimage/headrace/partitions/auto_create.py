@@ -36,13 +36,13 @@ async def make_topics(
         return {}
     streams = await catalog.query(lambda reader: {path: reader.streams.at(path) for path in paths})
     items = []
-    made: dict[str, KafkaError | None] = {}
+    errors: dict[str, KafkaError | None] = {}
     for name in names:
         stream = streams[name.stream]
         if stream is None or not stream.policy.auto_create:
             continue
         if may_create is not None and not may_create(name.full):
-            made[name.full] = KafkaError(
+            errors[name.full] = KafkaError(
                 Code.TOPIC_AUTHORIZATION_FAILED, f"topic {name.full} does not exist, and this user may not create it"
             )
             continue
@@ -50,7 +50,7 @@ async def make_topics(
         try:
             places = placement.place(count, stream.policy.volume)
         except KafkaError as error:
-            made[name.full] = error
+            errors[name.full] = error
             continue
         items.append(
             NewTopic(
@@ -64,15 +64,15 @@ async def make_topics(
             )
         )
     if not items:
-        return made
+        return errors
     try:
         outcome = await catalog.submit(CreateTopics(items=items, now=Millis(int(time.time() * 1000))))
     except HeadraceError as error:
-        return made | {f"{item.stream}:{item.name}": told(error) for item in items}
+        return errors | {f"{item.stream}:{item.name}": told(error) for item in items}
     assert isinstance(outcome, list)
     for item, result in zip(items, outcome, strict=True):
         if result.topic is not None:
-            made[f"{item.stream}:{item.name}"] = None
+            errors[f"{item.stream}:{item.name}"] = None
         elif result.code is Code.LEADER_NOT_AVAILABLE:
-            made[f"{item.stream}:{item.name}"] = KafkaError(result.code, result.message)
-    return made
+            errors[f"{item.stream}:{item.name}"] = KafkaError(result.code, result.message)
+    return errors

@@ -21,23 +21,23 @@ T = TypeVar("T")
 
 
 class CatalogLoader(Generic[T]):
-    """Loads the rows of one component. Everything runs on the loop's thread, except `look`."""
+    """Loads the rows of one component. Everything runs on the loop's thread, except `read`."""
 
     def __init__(
         self,
         *,
         runtime: Runtime,
         catalog: Catalog,
-        look: Callable[[Reader], T],
-        take: Callable[[T], None],
+        read: Callable[[Reader], T],
+        loaded: Callable[[T], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """`look`: [blocking] reads the rows. `take` is called with rows that are up to date, `failed` with the error of
-        a failed read."""
+        """`read`: [blocking] reads the rows. `loaded` is called with rows that are up to date, `failed` with the error
+        of a failed read."""
         self._runtime = runtime
         self._catalog = catalog
-        self._look = look
-        self._take = take
+        self._read = read
+        self._loaded = loaded
         self._failed = failed
         self._changes = 0
 
@@ -63,11 +63,11 @@ class CatalogLoader(Generic[T]):
         try:
             while True:
                 known = self._changes
-                found = await self._catalog.query(self._look)
+                found = await self._catalog.query(self._read)
                 if known == self._changes:
                     break
         except (HeadraceError, sqlite3.Error) as error:
             self._failed(error)
             return False
-        self._take(found)
+        self._loaded(found)
         return True

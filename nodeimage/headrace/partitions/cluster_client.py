@@ -86,7 +86,7 @@ class ClusterClient:
 
     @property
     def node_count(self) -> int:
-        """How many storage nodes there are."""
+        """The number of storage nodes, at least 1."""
         return max(1, len(self.view.nodes))
 
     def node(self, node_id: NodeId) -> NodeRecord | None:
@@ -122,7 +122,7 @@ class ClusterClient:
         return None if record is None else self.replicas.led.get(record.container_id)
 
     def open_data(self, *, volume: str = "default") -> list[ContainerRecord]:
-        """The containers of a volume that take new partitionlets, whoever leads them."""
+        """The containers of a volume that take new partitionlets, whichever nodes lead them."""
         return [
             each
             for each in self.view.containers.values()
@@ -143,7 +143,8 @@ class ClusterClient:
         *,
         timeout_s: float = CALL_S,
     ) -> tuple[A, memoryview]:
-        """Ask the node that leads a container. Raises KafkaError, PeerUnreachable."""
+        """Send a request to the node that leads a container; returns the answer and its payload. Raises KafkaError,
+        PeerUnreachable."""
         found = self.leader(container_id)
         node = None if found is None else self.view.nodes.get(found[0])
         if node is None:
@@ -153,5 +154,5 @@ class ClusterClient:
     async def ask(
         self, node: NodeRecord, message: Request[A], buffers: Sequence[Buffer] = (), *, timeout_s: float = CALL_S
     ) -> tuple[A, memoryview]:
-        """Ask one node. Raises KafkaError, PeerUnreachable."""
+        """Send a request to a node; returns the answer and its payload. Raises KafkaError, PeerUnreachable."""
         return await self.peers.call(node.peer_address, message, buffers, timeout_s=timeout_s)

@@ -217,5 +217,5 @@ def refusal(error: HeadraceError) -> dict[str, object]:
 
 
 def now() -> Millis:
-    """The wall clock, for the times that commands carry."""
+    """The wall-clock time, for commands."""
     return Millis(int(time.time() * 1000))

@@ -300,7 +300,7 @@ class Partition:
         return [(epoch, max(first, self.log_start)) for epoch, first in history[begun[-1] if begun else 0 :]]
 
     def advance(self, next_offset: int) -> None:
-        """Everything below `next_offset` is committed."""
+        """Everything below `next_offset` is committed: move the high watermark, and wake watchers."""
         self.high_watermark = next_offset
         if self.feed.wanted and not self.noted:
             self.feed.note(self)
@@ -319,7 +319,7 @@ class Partition:
         self.wake_all()
 
     def watch(self, watcher: Watcher) -> None:
-        """Wake `watcher` from now on."""
+        """Wake `watcher` whenever there is more to read, from now on."""
         if self.watchers is None:
             self.watchers = {}
         self.watchers[watcher] = None

@@ -28,7 +28,7 @@ class ClientQuotas:
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
         self._loader = CatalogLoader(
-            runtime=runtime, catalog=catalog, look=_read_all, take=self._use, failed=_log_failure
+            runtime=runtime, catalog=catalog, read=_read_all, loaded=self._use, failed=_log_failure
         )
         self.quotas = Quotas(QuotaTable(()))
         self._limits: _Limits = {}

@@ -89,7 +89,7 @@ class UncleanRecoveries:
         self._caught_up(container)
 
     def records_changed(self) -> None:
-        """The catalog may have been recovered while containers are led here."""
+        """Records have changed: if the catalog was recovered, repair all containers that this node leads."""
         recovered = self._catalog_recoveries()
         if recovered > self._known_recoveries:
             self._known_recoveries = recovered

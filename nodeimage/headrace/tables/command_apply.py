@@ -1,9 +1,9 @@
 """Applies the commands that this node's replica has committed, in the order of its log, whichever node submitted them.
 
     `committed` moves -> read the commands from memory, or from disk -> the catalog thread applies them in one
-    transaction -> `told` on the loop: notify listeners, then submitters, then waiters for a position
+    transaction -> `on_applied` on the loop: notify listeners, then submitters, then waiters for a position
 
-When the tables turn out to be damaged, applying stops and `damaged` is called; everything waits until the tables are
+When the tables turn out to be damaged, applying stops and `on_damaged` is called; everything waits until the tables are
 rebuilt (`rebuild` or `install`), or until `go_on_damaged` is called because no node has undamaged tables. From then on
 a command that meets damage is refused, and others are applied.
 
@@ -76,16 +76,17 @@ class Applier:
         connection: Tables,
         outcomes: Outcomes,
         schema: Schema,
-        told: Callable[[Sequence[AppliedCommand]], None],
-        replaced: Callable[[Position], None],
-        died: Callable[[Died], None],
-        damaged: Callable[[sqlite3.Error], None],
+        on_applied: Callable[[Sequence[AppliedCommand]], None],
+        on_replaced: Callable[[Position], None],
+        on_died: Callable[[Died], None],
+        on_damaged: Callable[[sqlite3.Error], None],
         may: Callable[[int], bool],
         room: Room,
     ) -> None:
-        """`told` is called with every applied batch, and `replaced` after the tables were replaced, in order; `died`
-        before `told`, with the partitionlets that lost records; `damaged` with damage that was met while applying.
-        `may`: whether data of a feature level may be written. `room` is checked before a snapshot is installed."""
+        """`on_applied` is called with every applied batch, and `on_replaced` after the tables were replaced, in order;
+        `on_died` before `on_applied`, with the partitionlets that lost records; `on_damaged` with damage that was met
+        while applying. `may`: whether data of a feature level may be written. `room` is checked before a snapshot is
+        installed."""
         self.connection = connection
         """The connection to the tables; used only by the catalog thread while it runs."""
         self.paused = False
@@ -98,13 +99,13 @@ class Applier:
         """Done with the error if nothing can be applied any more."""
         self._folder = folder
         self._log = command_log
-        self._damaged = damaged
+        self._on_damaged = on_damaged
         self._may = may
         self._outcomes = outcomes
         self._schema = schema
-        self._told = told
-        self._died = died
-        self._replaced = replaced
+        self._on_applied = on_applied
+        self._on_died = on_died
+        self._on_replaced = on_replaced
         self._room = room
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog")
@@ -266,7 +267,7 @@ class Applier:
         self._outcomes.applied = position
         self._read_failures = 0
         self.connection.deaths.take()
-        self._replaced(position)
+        self._on_replaced(position)
         self._outcomes.jump(position)
         self._wake_waiters()
         self._wake.set()
@@ -338,7 +339,7 @@ class Applier:
                 if not is_damage(error):
                     raise
                 self.paused = True
-                self._damaged(error)
+                self._on_damaged(error)
                 return False
             finally:
                 self._until = Position(0)
@@ -361,7 +362,7 @@ class Applier:
             except (StorageFull, sqlite3.DatabaseError) as error:
                 if isinstance(error, sqlite3.DatabaseError) and is_damage(error):
                     self.paused = True
-                    self._damaged(error)
+                    self._on_damaged(error)
                     return
                 log.warning("catalog_sums_wait", folder=str(self._folder), error=str(error))
                 self._loop.call_later(_FULL_DISK_RETRY_S, self._wake.set)
@@ -384,9 +385,9 @@ class Applier:
         self._outcomes.applied = until if last else batch[-1][0]
         died = self.connection.deaths.take()  # the catalog thread is idle
         if died.pairs:
-            self._died(died)
+            self._on_died(died)
         if done:
-            self._told(done)
+            self._on_applied(done)
         self._wake_waiters()
         return not last or self._log.committed > until
 

@@ -468,7 +468,7 @@ def _set_aside(folder: Path) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file another name; where the file system has no links, a copy of it."""
+    """Link a file under another name, or copy it if the file system has no links."""
     try:
         os.link(source, target)
     except OSError as error:

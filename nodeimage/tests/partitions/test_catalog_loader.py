@@ -24,7 +24,7 @@ class Loading:
         self.taken: list[list[str]] = []
         self.failures: list[str] = []
         self.loader = CatalogLoader(
-            runtime=runtime, catalog=catalog, look=_paths, take=self.taken.append, failed=self._count
+            runtime=runtime, catalog=catalog, read=_paths, loaded=self.taken.append, failed=self._count
         )
 
     def _count(self, error: Exception) -> None:

@@ -282,9 +282,9 @@ class Rolls:
 
     async def _resume_all(self) -> None:
         while self._newly_led:
-            begun = frozenset(container.id for container in self._newly_led if not container.lost)
+            newly_led = frozenset(container.id for container in self._newly_led if not container.lost)
             self._newly_led.clear()
-            found = await self._resume_found(partial(_intended_in, containers=begun))
+            found = await self._resume_found(partial(_intended_in, containers=newly_led))
             if found:
                 log.info("rolls taken up", count=len(found))
 

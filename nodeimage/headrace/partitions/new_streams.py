@@ -43,6 +43,4 @@ def check_new_path(path: str) -> None:
     """Raise KafkaError for a path that is illegal, or reserved for the cluster itself."""
     check_stream(path)
     if path != PROBE and (path == RESERVED or path.startswith(f"{RESERVED}/")):
-        raise KafkaError(
-            Code.POLICY_VIOLATION, f"{path} is reserved: streams under {RESERVED} are the cluster's"
-        )
+        raise KafkaError(Code.POLICY_VIOLATION, f"{path} is reserved: streams under {RESERVED} are the cluster's")

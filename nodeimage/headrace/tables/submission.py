@@ -97,7 +97,7 @@ class Submitter:
             if not _is_temporary(error):
                 raise error
             if here:
-                raise KafkaError(Code.NOT_COORDINATOR, f"this node leads the catalog no more: {error}") from error
+                raise KafkaError(Code.NOT_COORDINATOR, f"this node no longer leads the catalog: {error}") from error
             pause = backoff.failed()
             if self._loop.time() + pause >= deadline:
                 raise _timed_out(submitted, error) from error

@@ -375,13 +375,16 @@ class Rolls:
         if not chosen:
             return 0
         log.info("partitions roll away", container=container.id, count=len(chosen), to=to, reason=reason)
-        rolls = []
-        for partition in chosen:
+        targets: list[ContainerId] = []
+        for partition in chosen:  # nothing begins to roll unless all of them have somewhere to go
             target = to
             if target is None or self._volume(partition) != container.volume:
                 target = self.place(partition, avoid=container.id)
             if target == container.id:
                 raise KafkaError(Code.INVALID_REQUEST, f"no other container than {container.id} takes partitions")
+            targets.append(target)
+        rolls = []
+        for partition, target in zip(chosen, targets, strict=True):
             under_way = self._under_way.get((partition.topic_id, partition.index))
             rolls.append((under_way or self._begin(partition, target)).task)
         done, _ = await asyncio.wait(rolls, timeout=MOVED_S)

@@ -47,13 +47,13 @@ _READ_RETRY_S = 0.2
 _READ_RETRIES: Final = 10
 """Limit of attempts to read the log, which is closed for a moment while it is cut or restarted."""
 _DAMAGED_RETRY_S = 5.0
-"""Limit of seconds between two attempts to read a damaged log, which is fetched again once other nodes have its
-contents."""
+"""Longest pause, in seconds, between two attempts to read a damaged log, which is fetched again once other nodes have
+its contents."""
 _SUM_PAUSE_S: Final = 0.02
 """Seconds between two pieces of rows that get their checksums."""
 _TRIMMED_S: Final = 60.0
-"""Seconds without progress after which tables that are fetched are given up, since no node seems to have them. Tables
-are fetched when they were lost and the log begins behind their position."""
+"""Seconds without progress after which the catalog fails while its lost tables are being fetched, since no node seems
+to have them. They are fetched when the log begins behind their position."""
 
 
 class AppliedCommand(NamedTuple):
@@ -143,7 +143,7 @@ class Applier:
             await waiter
 
     async def let_append(self) -> None:
-        """Wait until this node may append: not at all, unless the log that it leads has lost its end."""
+        """Wait until this node may append: it may at once, unless the log that it leads has lost its end."""
         if self._log.end >= self.reach:
             return
         async with self._turn:

@@ -77,8 +77,8 @@ def open_and_replay(
 ) -> tuple[Tables, Position]:
     """[blocking] Open the tables and apply the log's committed commands; returns them with their applied position.
 
-    Missing or damaged tables are restored from a snapshot. If the tables are ahead of the log, this means that the log
-    has lost its end only if this node leads; a follower's log may be about to restart at the tables' position.
+    Missing or damaged tables are restored from a snapshot. If this node leads, tables ahead of the log
+    mean that the log has lost its end; a follower's log may be about to restart at the tables' position.
     Raises FolderRefused for a newer format, StorageFull, OutOfDescriptors.
     """
     try:

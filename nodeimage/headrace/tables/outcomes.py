@@ -5,8 +5,8 @@ catalog's leader over the network), and the command is applied once this node's 
 happen first. So an outcome is kept from its decision until its submitter is gone, but only for commands whose bytes
 equal those of a submit under way on this node: commands of other nodes cost one look-up in a dict.
 
-A command that was sent more than once may be in the log more than once. Its outcome is that of the first copy: the
-others found their work done. Everything here belongs to the loop thread, unless marked otherwise.
+A command that was sent more than once may be in the log more than once. Its outcome is that of the first copy:
+later copies find the work done. Everything here belongs to the loop thread, unless marked otherwise.
 """
 
 import asyncio

@@ -366,8 +366,8 @@ def path_of(folder: Path, position: Position) -> Path:
 
 
 def drop_above(folder: Path, end: Position) -> None:
-    """Drop snapshots above `end`, where a log that was longer once ends now: with them, new commands behind `end` would
-    be skipped."""
+    """Drop snapshots above `end`, where the log ends after it has lost commands: tables restored from them would skip
+    new commands behind `end`."""
     for snapshot, position in _by_position(folder):
         if position > end:
             log.error("catalog_snapshot_dropped", snapshot=snapshot.name, end=end)

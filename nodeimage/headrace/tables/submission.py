@@ -5,8 +5,8 @@
 
 A failure before the commit (the leader stepped down, does not answer, or there is none) is retried, after growing
 pauses, for LIMIT_S in all. A failed attempt may have left its command in the log nevertheless, so commands may be
-repeated (catalog/command.py describes the effect of a repeat). But no command that this process has given up lands
-after one that it began later (node/submit_fencing.py). Everything runs on the loop thread.
+repeated (catalog/command.py describes the effect of a repeat). But no command that this process has given up enters
+the log after one that it began later (node/submit_fencing.py). Everything runs on the loop thread.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ FIRST_S: Final = 5.0
 ROWS: Final = 500
 """Number of rows that are checked at a time."""
 PAUSE_S: Final = 0.05
-"""Seconds between two times: 10,000 rows per second at most."""
+"""Seconds between two such checks: 10,000 rows per second at most."""
 REST_S: Final = 60.0
 """Least number of seconds between two passes."""
 LARGE_REST_S: Final = 600.0

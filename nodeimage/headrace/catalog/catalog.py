@@ -15,7 +15,7 @@ Failures:
 - Leader that steps down: the submitter tries again at the next leader.
 - Full disk: the log has the commands; applying waits and is retried each second, and submitters wait with it.
 - Damaged tables, detected by queries, applying, the scrub, writing a snapshot, and the comparison between nodes
-  (`found_damage`): nothing more is applied, queries of rows that check are answered, other queries fail, and
+  (`found_damage`): nothing more is applied, queries of undamaged rows are answered, other queries fail, and
   `on_damage` notifies the component that has the tables rebuilt (`rebuild`, `install`). Without such a component the
   catalog fails (`failed` lets the node stop), and the next start, which does not trust tables that were found damaged,
   rebuilds them.
@@ -127,7 +127,7 @@ class Catalog:
         self.restored = connection.restored
         """Why the tables were rebuilt when they were opened; empty if they were used as they were."""
         self.served_damaged = False
-        """Whether damaged tables are in use because no node has others: rows that check are served, others refused."""
+        """Whether damaged tables are in use because no node has others: only their undamaged rows are served."""
         self._on_damage: list[Callable[[], None]] = []
         self._outcomes = Outcomes(applied)
         self._applier = Applier(
@@ -296,7 +296,7 @@ class Catalog:
 
     @property
     def deaths(self) -> int:
-        """The number of transactions in these tables by which records died; UNKNOWN if they are not counted."""
+        """How many times commands made a partitionlet in these tables lose records; UNKNOWN if that is not counted."""
         return self._connection.deaths.count
 
     async def snapshot(self) -> Position:
@@ -376,14 +376,14 @@ class Catalog:
 
     async def rebuild_alone(self) -> None:
         """Rebuild damaged tables where no other node has any: from this node's newest snapshot, if all of its rows
-        check, and from its log, never from the damaged tables themselves. Raises as `rebuild` if that is not
+        are undamaged, and from its log, never from the damaged tables themselves. Raises as `rebuild` if that is not
         possible."""
         self._check_usable()
         newest = await self._snapshots.newest_kept()
         await self._run_to_completion(self._rebuild(*(newest or (None, Position(0))), keep=False))
 
     def serve_damaged(self) -> None:
-        """Continue with damaged tables, as no node has others: rows that check are served, others refused."""
+        """Continue with damaged tables, as no node has others: only their undamaged rows are served."""
         if self.damage and not self.served_damaged:
             # No other copy is known; the remedy is to put a copy of the node's folder back.
             log.critical("catalog_served_damaged", folder=str(self._folder), error=self.damage)

@@ -23,8 +23,8 @@ ROLL_GAP = 256
 """Number of leader epochs skipped at a roll (invariant 10), so that epochs in late answers from the sealed
 partitionlet's container cannot coincide with epochs of the new one."""
 SKIPPED_BITS = 24
-"""Bits of a serial below those that are raised when the catalog has lost commands (invariant 15): it then continues at
-the next multiple of 2**24."""
+"""The number of low bits that a serial skips after the catalog has lost commands (invariant 15): serials then continue
+at the next multiple of 2**24."""
 MOST_LEADER_EPOCH = 2**31 - 2**24
 """Leader epoch above which a partition does not roll any more. Kafka's leader epochs have 31 bits; the rest is left for
 changes of leader."""
@@ -35,7 +35,7 @@ have used some."""
 
 class RollOutcome(NamedTuple):
     """The outcome of one roll: the partitionlet that is intended, or open now; with INVALID_REQUEST, the partitionlet
-    that is the reason of the refusal.
+    that is the reason for the refusal.
 
     The first outcome of a RollDone with a home or a resume also has `log_start`, if it moved (else -1), and `settled`:
     the home that the partition is settled for now, with the offset at which that home begins in it.
@@ -283,7 +283,7 @@ def _finish(connection: Tables, topic: TopicRow | None, item: Rolled) -> RollOut
 
 
 def _cut_from(connection: Tables, topic: int, partition: int, offset: Offset, log_start: Offset) -> None:
-    """End sealed partitionlets at `offset`; delete those without any records left, so that their bytes expire."""
+    """End sealed partitionlets at `offset`; delete those without any records left, so that their bytes are freed."""
     of_partition = "topic = ?1 AND state = ?2 AND partition = ?3"
     cut = {"end": "?4", "cut": "1"}
     connection.update("partitionlets", cut, f'{of_partition} AND "end" > ?4', topic, SEALED, partition, offset)

@@ -1,7 +1,7 @@
 """The catalog's SQLite file: its schema, opening and upgrading it, and applying commands to it.
 
     counters       name -> value: `applied` (the position below which all commands are applied), the next numbers; from
-                   format 4 on, `totals` of the rows' checksums with the former (row_checksums.py)
+                   format 4 on, `totals` of the rows' checksums, in the row `applied` (row_checksums.py)
     streams        number, path, policy, counts
     topics         number, topic id, stream, name, partitions, configs; one row per topic
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
@@ -47,7 +47,7 @@ UNSUMMED_FORMAT = 3
 level permits checksums."""
 
 WAL_BYTES = 16 << 20
-"""Bytes above which the write-ahead log is cut, whether there are readers or not."""
+"""Bytes above which the write-ahead log is truncated, as soon as its readers permit it (base/wal.py)."""
 _BUSY_S = 30
 
 _RETIRED = "CREATE TABLE retired(container INTEGER PRIMARY KEY);"

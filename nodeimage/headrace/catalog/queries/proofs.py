@@ -72,8 +72,8 @@ class Proofs:
             raise TablesDamaged("streams: rows are not in their places")
 
     def topics_gone(self, key: str, topics: Iterable[int | bytes]) -> None:
-        """Prove, for topics with these values of the column `key` that a query did not find, that each was deleted, by
-        itself or with its stream, or has an existing stream."""
+        """Prove that each of the topics with these values of the column `key`, which a query did not find, was deleted,
+        by itself or with its stream. A topic that is found here together with its stream raises no error."""
         for topic in topics:
             row = self._connection.execute(f"SELECT stream FROM topics WHERE {key} = ?", (topic,)).fetchone()
             if row is None:

@@ -28,7 +28,7 @@ ANY: Final = tuple(Permission)
 ADMIN: Final = (Permission.ADMIN,)
 COPY: Final = (Permission.COPY,)
 LONGEST_NAME: Final = 1_000
-"""Characters that a name may have to be looked up in the rules, which cache their decisions by name."""
+"""Limit of the characters of a name that is looked up in the rules, which cache their decisions by name."""
 
 _CODES: Final[Mapping[Kind, Code]] = {
     Kind.CLUSTER: Code.CLUSTER_AUTHORIZATION_FAILED,

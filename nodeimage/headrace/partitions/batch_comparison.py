@@ -1,4 +1,4 @@
-"""Comparison of a batch's records with the batch that is stored under its sequence, where only they can tell whether it
+"""Compares a batch's records with those of the batch stored under its sequence, where nothing else can show whether it
 is a duplicate. Duplicates are recognized in producer_state.py; this module serves the one case that it leaves open.
 
 A producer that calls one topic by two names counts sequences for each name, so a sequence may arrive twice for

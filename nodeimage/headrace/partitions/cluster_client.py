@@ -44,10 +44,10 @@ class ClusterTime(Protocol):
     """The time of the cluster, independent of any single node's clock (control.cluster_clock.Clocks)."""
 
     def now(self) -> Millis:
-        """The cluster's time; this node's own where that is not known."""
+        """The cluster's time; this node's own time while the cluster's is not known."""
 
     def agreed(self) -> Millis | None:
-        """The cluster's time; None where it is not known."""
+        """The cluster's time; None while it is not known."""
 
 
 class ControllerLink(Protocol):

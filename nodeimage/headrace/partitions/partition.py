@@ -168,8 +168,8 @@ class Partition:
     def known(self, header: BatchHeader, *, name: str = "", same_time: bool = False) -> KnownBatch | None:
         """The stored batch that this one repeats; None if it is new. Raises `KafkaError` if its sequence is refused.
 
-        `name`: what the producer calls the topic. `same_time`: whether only a batch with the same largest timestamp
-        counts as a repeat, rather than one that was encoded again, too.
+        `name`: what the producer calls the topic. `same_time`: whether a repeat must have the same largest
+        timestamp; if not, a batch that was encoded again counts as a repeat, too.
         """
         if header.producer_id == -1:
             return None

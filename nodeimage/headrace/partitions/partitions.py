@@ -35,8 +35,8 @@ from headrace.partitions.unclean_recovery import UncleanRecoveries
 __all__ = ["Chain", "Partitions", "Tail", "read_chain", "read_tail"]
 
 SERVES_S = 5.0
-"""Seconds for which requests wait for a container that this node takes over before they get a retriable error: so many
-until this node leads the container, and so many again from then on until the container serves."""
+"""Seconds for which requests wait for a container that this node takes over before they get a retriable error: first
+until this node leads the container, then as long again until the container serves."""
 LEAST_S = 0.5
 """Seconds for which a request waits for the catalog in any case, even if SERVES_S have passed since the take-over."""
 
@@ -67,7 +67,7 @@ class Partitions:
         self._stale: set[Key] = set()
         """Partitions whose log start or chain changed while they were being loaded, so that they are read again."""
         self._changed_during_update: list[set[Key]] = []
-        """For each run of `look_again` under way, the partitions that have changed since it began."""
+        """For each call of `look_again` under way, the partitions that have changed since it began."""
         self._moved_away: dict[ContainerId, set[PartitionletId]] = {}
         """Partitionlets that were created in the present epoch of their container, which this node leads, and whose
         partition has left memory since: they may have been written to."""
@@ -82,8 +82,8 @@ class Partitions:
         take-over."""
         self._catching_up: asyncio.Task[None] | None = None
         self._replacements = self._known_replacements = 0
-        """How often all rows were replaced: until now, and until the catalog last caught up. Replacements may be older
-        rows."""
+        """The number of times that all rows were replaced, perhaps by older ones: until now, and until the catalog last
+        caught up."""
 
     async def leader(self, topic: Topic, index: int) -> Partition:
         """The leader's state of one partition. Raises `KafkaError`."""

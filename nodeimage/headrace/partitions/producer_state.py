@@ -206,8 +206,8 @@ class Producers:
         return known is not None and bool(known.name)
 
     def is_not_called(self, producer_id: int, name: str) -> None:
-        """A batch that the producer sent under that name differs from the stored one, which it sent under another
-        name."""
+        """Note that a batch that the producer sent under that name differs from the stored one, which it therefore sent
+        under another name."""
         known = self._known.get(producer_id)
         if known is not None and not known.name:
             known.not_named = intern(name)

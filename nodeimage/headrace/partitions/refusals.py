@@ -11,9 +11,9 @@ A batch that is stored already is exempt: it repeats a batch that was stored by 
 
 A refusal ends when its batch is sent again, when the producer begins a new epoch, when the partition's own state says
 that a batch is the next one (the refused batch may have been stored by way of another node), and after a while: a short
-while if the topic was deleted and recreated since, as the new topic knows nothing of what the old one stored. Age
-counts up to the time at which a request arrived: the request may then have waited for longer than that until it could
-start.
+while if the topic was deleted and recreated since, as the new topic knows nothing of what the old one stored. The
+age of a refusal is measured at the arrival of a request, which may then wait for longer than a refusal lasts until it
+can start.
 
 A batch that arrives on a new connection *before* the one that it follows is refused with a retriable error, too, for a
 second, and only then with OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka sends batches in that order when a partition changes
@@ -155,8 +155,8 @@ class Refusals:
             del self._early[first[0]]
 
     def note(self, part: PartitionRecords, error: HeadraceError, topic_id: bytes | None) -> None:
-        """Remember a refused batch; not one that shares the refusal of a batch before it (`stands`), or that refusal
-        would last for as long as the client retries.
+        """Remember a refused batch, or renew the refusal of the batch that it is behind. Not to be called for a batch
+        that shares a refusal (`stands`), which would then last for as long as the client retries.
 
         `topic_id`: the topic's id, as far as this node knows it.
         """

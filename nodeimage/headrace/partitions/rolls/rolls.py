@@ -401,9 +401,10 @@ class Rolls:
 
 
 def to_move(rates: Mapping[T, int], *, written: int, most: int, share: float, limit: float) -> list[T]:
-    """Choose partitions whose `rates` add up to about `share` of all that is `written`: the hottest ones that exceed it
-    by little, at most `most`. If they add up to less than half of it, choose instead the smallest of the larger ones,
-    if its rate is within `limit` (a fraction of `written`).
+    """Choose at most `most` partitions whose `rates` add up to about `share` of all that is `written`: the hottest
+    first, without those that would exceed the share by more than a little (`NEAR`). If the chosen ones add up to less
+    than half of it, choose instead the least hot partition that exceeds it alone, if its rate is within `limit` (a
+    fraction of `written`).
     """
     hottest = sorted((each for each in rates if rates[each]), key=lambda each: -rates[each])
     near = min(limit, NEAR * share) * written

@@ -397,7 +397,7 @@ class RollSteps:
         return chain.rows[-1]
 
     def _leave(self, topic: Topic) -> None:
-        """Forget the partition's object of before the roll, but keep one that was looked up since then."""
+        """Forget the object that the partition had before the roll, but keep one that was looked up since then."""
         held = topic.partitions.get(self._partition.index)
         if held is None or held.open == self._old.id:
             self._partitions.moved_away(topic, self._partition.index)

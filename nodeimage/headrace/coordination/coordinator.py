@@ -97,7 +97,7 @@ class Coordinator:
         self._track_idle(group)
 
     def heartbeat(self, group_id: str, *, member_id: str, instance_id: str | None, generation: int, now: int) -> Code:
-        """Heartbeat: restart the member's session timeout. Has no effects, and moves no deadline to earlier."""
+        """Heartbeat: restart the member's session timeout. Has no effects, and brings no deadline forward."""
         group = self._groups[group_id]
         code = self._check_member(group, member_id, instance_id, generation)
         if code is not Code.NONE:
@@ -121,7 +121,7 @@ class Coordinator:
     ) -> Code:
         """Whether offsets may be committed now: by a member of this generation, or by anybody if the group is empty.
 
-        A commit restarts the member's session timeout. Has no effects, and moves no deadline to earlier.
+        A commit restarts the member's session timeout. Has no effects, and brings no deadline forward.
         """
         group = self._groups[group_id]
         if group.state is GroupState.DEAD:

@@ -2,8 +2,8 @@
 
 Knows nothing of groups, and has no clock: the caller passes the monotonic time in milliseconds.
 
-A heartbeat moves a deadline to later, and there are thousands of heartbeats per second, so moving to later does not
-touch the heap: the entry stays where it is, and is pushed again at the true time when it is popped. Moving to earlier
+A heartbeat postpones a deadline, and there are thousands of heartbeats per second, so postponing does not touch the
+heap: the entry stays where it is, and is pushed again at the true time when it is popped. Bringing a deadline forward
 pushes a second entry, and the old one is skipped when popped. Entries of cancelled alarms are skipped likewise, and
 removed together once they are the majority.
 """

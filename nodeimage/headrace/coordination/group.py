@@ -201,7 +201,7 @@ class Group:
             self.rebalance_unless_preparing(reason, now)
 
     def drop(self, member: Member, now: int) -> None:
-        """Remove a member without a rebalance; if it waits in JoinGroup, it is told to start over."""
+        """Remove a member without a rebalance; if it waits in JoinGroup, UNKNOWN_MEMBER_ID makes it start over."""
         self._end_join(member, JoinResult(code=Code.UNKNOWN_MEMBER_ID, member_id=""))
         self._end_sync(member, SyncResult(code=Code.UNKNOWN_MEMBER_ID), now)
         self.shared.deadlines.cancel(member.session)

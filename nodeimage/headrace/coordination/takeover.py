@@ -38,12 +38,12 @@ from headrace.peer.messages import CoordinationAsked
 log = structlog.get_logger(__name__)
 
 WAIT_S: Final = 5.0
-"""Seconds that a request waits for the service."""
+"""Seconds for which a request waits for the service."""
 ROUND_S: Final = 5.0
 """Seconds of one wait for the container to serve."""
 RETRY_S: Final = 0.2
 FIND_S: Final = 1.0
-"""Seconds that a client that looks for the coordinator waits until there is one."""
+"""Seconds for which a client that looks for the coordinator waits until there is one."""
 ASK_AGAIN_S: Final = 0.1
 ASK_S: Final = 0.5
 """Timeout, in seconds, for asking another node which node coordinates groups."""

@@ -572,7 +572,7 @@ class Connection:
             self._pace_reading()
 
     def _note_waiting(self) -> None:
-        """Note the present time as that since when received bytes wait, unless it is set already."""
+        """Note that received bytes wait from now on, unless some wait already."""
         if not self.waiting_since:
             self.waiting_since = monotonic()
 

@@ -634,7 +634,7 @@ def _counts_of(read: Read) -> dict[Key, int]:
 
 
 def _ignore_wake() -> None:
-    """Ignores wake-ups while an answer is being read."""
+    """Ignores wake-ups while an answer is being read, or held back by the reading pace."""
 
 
 def _not_leader() -> KafkaError:

@@ -235,8 +235,8 @@ class FetchSessions:
     def named(self, session: FetchSession, *, begins: bool) -> None:
         """Count the partitions that the client has named. A session that begins is kept, with an id, if there is room.
 
-        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND if a kept session no longer exists: it may have outgrown the
-        room.
+        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND if a kept session no longer exists, or there is no room for
+        its further partitions.
         """
         more = len(session.interests) - session.counted
         if session.id:

@@ -1,7 +1,7 @@
 """Protocols for a connection and for the reply to a request, as used by APIs that answer with a codec of their own.
 
-Being protocols, they can be implemented without a socket, for example by the simulator. This module is not compiled:
-compiled code calls what a protocol names, whatever the object's class is.
+Being protocols, they can be implemented without a socket, for example by the simulator. This module is not compiled, so
+that compiled code accepts any object with a protocol's members, whatever its class.
 """
 
 from collections.abc import Coroutine, Sequence

@@ -26,8 +26,8 @@ from headrace.wire.header import RequestHeader
 SPAN_S: Final = WINDOW_S * WINDOWS
 """The longest time, in seconds, for which a client is delayed at once."""
 MOST_FOR_TIME_S: Final = WINDOW_S
-"""The longest delay, in seconds, for the time of requests: Kafka's own bound, so that a delayed client is not expelled
-from its group."""
+"""The longest delay, in seconds, by the quota on the time of requests: Kafka's own bound, so that a delayed client is
+not expelled from its group."""
 
 Start = Callable[[Connection, RequestHeader, memoryview, Slot], None]
 

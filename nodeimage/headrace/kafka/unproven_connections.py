@@ -25,8 +25,8 @@ log = structlog.get_logger()
 MOST: Final = 128
 MOST_OF_ADDRESS: Final = 96
 MOST_HANDSHAKES: Final = MOST_OF_ADDRESS
-"""Unauthenticated connections and TLS handshakes together: a connection that has cost a handshake should not be
-refused."""
+"""Limit of unauthenticated connections and TLS handshakes together: a connection that has cost a handshake should not
+be refused."""
 LEAST_S: Final = 0.25
 LIMIT_S: Final = 10.0
 """Seconds from the connection to the end of its authentication."""
@@ -64,7 +64,7 @@ class UnprovenConnections:
         self._count_of: dict[str, int] = {}
         self._held: dict[Member, int] = {}
         self._logged: dict[str, tuple[float, int]] = {}
-        """By reason, when it was logged, and how many connections have ended for it since."""
+        """By reason, when it was last logged, and how many connections have ended for it since."""
 
     def __len__(self) -> int:
         return len(self._members)

@@ -293,9 +293,9 @@ class Client:
         raise SourceUnreachable(text, timed_out=any(getattr(error, "timed_out", False) for error in errors))
 
     def _doubt_siblings(self, silent: Connection, since: float) -> None:
-        """End the other connections to an address that have been silent as long. A firewall, or a host that vanished,
-        silences all connections at once; if each found out by itself, one after the other, it would take a minute. A
-        connection that is still being opened says nothing about others."""
+        """End the other connections to an address that have been silent for as long as `silent`. A firewall, or a
+        host that vanished, silences all connections at once; if each found out by itself, one after the other, it would
+        take a minute. A connection that is still being opened says nothing about others."""
         if silent in self._connections:
             for each in list(self._connections):
                 if each.address == silent.address:

@@ -137,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end(SourceUnreachable(f"{self.address}: {reason}"))
 
     def doubt(self, since: float) -> None:
-        """End the connection if it has received nothing after `since`, as another connection to the same address."""
+        """End the connection if, like another one to the same address, it has received nothing after `since`."""
         if self._heard_at <= since:
             self.abort("as another connection to it, it was silent")
 

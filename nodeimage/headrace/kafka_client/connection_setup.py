@@ -69,7 +69,7 @@ async def _connect(connection: Connection, host: str, port: int, context: ssl.SS
     except OSError as error:
         hint = " (does it speak TLS there?)" if context is not None and isinstance(error, ConnectionResetError) else ""
         raise SourceUnreachable(f"{host}:{port} cannot be reached: {error.strerror or error}{hint}") from error
-    if connection.is_to_itself:  # kept since the transport, whose socket knows it, may be closed by now
+    if connection.is_to_itself:  # noted earlier, since the transport may be closed by now
         raise SourceUnreachable(f"{host}:{port} cannot be reached: nobody listens there")
 
 

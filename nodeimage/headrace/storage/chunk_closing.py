@@ -18,11 +18,11 @@ from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, Held
 from headrace.storage.retention_rules import Share
 
 EARLY_EVERY_S = 20.0
-"""Seconds between two checks of open chunks for dead bytes, for chunks that have grown or of which something may have
-died."""
+"""Seconds between two checks of open chunks for dead bytes; a chunk is read only if it has grown, or something in it
+may have died."""
 AGAIN_S: Final = 60.0
-"""Seconds for which an open chunk is not scanned again although some of its records had expired at the last scan, but
-too few of them; records that were added later may have expired since."""
+"""Seconds after which an open chunk is scanned again if some of its records had expired at the last scan, but too few
+of them: records that were added since may have expired."""
 WORTH_CLOSING: Final = 1024 * 1024
 """Dead bytes for which an open chunk is closed early, so that they can be freed."""
 WORTH_CLOSING_AT_LIMIT: Final = 64 * 1024
@@ -54,8 +54,7 @@ class ChunkClosing:
         """The last scan of each open chunk. A chunk may hold a hundred thousand idle topics, which should cost
         something only if something changes."""
         self._oldest: dict[ContainerId, tuple[ContainerLog, int, Position, Mapping[StreamNumber, int]]] = {}
-        """By container, an open chunk's log, start and end, and the upper bound on the age of each stream's records in
-        it."""
+        """By container, the open chunk's log, start and end, and what `ChunkInventory.oldest` found in it."""
 
     def look_early(self) -> None:
         """Check the open chunks in the next round, since many records may have died."""

@@ -112,7 +112,8 @@ class ChunkInventory:
         return None if note is None or note.body is not chunk.body else note.oldest
 
     async def oldest(self, held: Held, chunk: Chunk) -> Mapping[StreamNumber, int] | None:
-        """By stream, an upper bound on the age of the chunk's records, as a timestamp; None: the chunk is damaged."""
+        """By stream, the smallest of its partitionlets' largest timestamps in the chunk: no share of the stream expires
+        earlier than that timestamp permits. None: the chunk is damaged."""
         known = self.known_oldest(held, chunk)
         if known is None:
             key, body = (held.id, chunk.start), chunk.body

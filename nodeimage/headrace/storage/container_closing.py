@@ -31,7 +31,7 @@ from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, Held
 log = structlog.get_logger()
 
 MOST_CHUNKS: Final = 60
-"""Chunks with which a container closes, so that finding an offset is a search over few footers."""
+"""Number of chunks at which a container closes, so that finding an offset is a search over few footers."""
 ROLLS_AT_ONCE: Final = 256
 ROLLS_S: Final = 5.0
 """Seconds that a round waits for the rolls that it started; they continue afterwards."""

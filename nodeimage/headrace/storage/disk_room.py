@@ -35,7 +35,7 @@ class DiskRoom:
         self._folder = folder
         self._sizes = sizes
         self.refused = False
-        """Whether room was refused since the flag was last reset, which its reader does."""
+        """Whether room was refused since the flag's reader last reset it."""
 
     def check(self, length: int, *, from_reserve: bool = False) -> None:
         """[blocking] Raises `StorageFull` if there is no room for `length` more bytes."""
@@ -50,8 +50,8 @@ class DiskRoom:
                 raise StorageFull(f"{used} bytes of the node's quota of {self._sizes.disk_quota} are used")
 
     def check_copy(self, length: int) -> None:
-        """[blocking] Raises `StorageFull` if a file of `length` bytes, which is attempted again later if it is not
-        written now, would leave less than half of the reserve. Says nothing of whether records find room."""
+        """[blocking] Raises `StorageFull` if a file of `length` bytes, which can also be written later, would leave
+        less than half of the reserve. Does not set `refused`, since records may still find room."""
         free, kept = self.free(), self._sizes.disk_reserve // 2
         if free - length < kept:
             raise StorageFull(

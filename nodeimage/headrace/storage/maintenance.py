@@ -46,8 +46,8 @@ log = structlog.get_logger()
 
 EVERY_S = 5.0
 REPLICAS_A_ROUND: Final = 500
-"""Replicas up to which routine rounds come at every `EVERY_S`; with more replicas they come less often in proportion,
-since each round checks all of them."""
+"""Limit of replicas with which a routine round runs every `EVERY_S` seconds; with more replicas rounds are rarer in
+proportion, since each round checks all of them."""
 
 
 class Maintenance(ReplicaListener):

@@ -23,7 +23,7 @@ from headrace.store.records import NodeRecord
 log = structlog.get_logger()
 
 ASK_S: Final = 1.0
-"""Seconds after which, for a node that has not answered, its last answer counts."""
+"""Seconds to wait for a node's answer; after that, its last answer counts."""
 
 
 class VolumeLimits:

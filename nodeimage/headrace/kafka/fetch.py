@@ -21,6 +21,7 @@ requests: a node that leads 100,000 partitions may be asked for all of them at o
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -384,7 +385,7 @@ class Fetch:
         hold_s = 0.0 if pace is None else min(pace.asked(monotonic()), self._asked.max_wait_ms / 1000)
         if hold_s > 0.0 and not self._slot.is_followed:
             self._session.fetch_waits(_ignore_wake)  # commits meanwhile do not answer it
-            self._wait(hold_s, self._held)
+            self._wait(hold_s, partial(self._held, hold_s))
         elif not self._try(final=self._asked.max_wait_ms <= 0 or self._slot.is_followed):
             self._session.fetch_waits(self._woken)
             self._wait(min(self._asked.max_wait_ms, MOST_WAIT_MS) / 1000, self._expired)
@@ -394,13 +395,13 @@ class Fetch:
         self._connection.add_waiting_fetch(self._expired)
         self._connection.add_close_listener(self._cancel)
 
-    def _held(self) -> None:
-        """Try to answer after the delay that the reading pace imposed."""
+    def _held(self, hold_s: float) -> None:
+        """Try to answer after the delay that the reading pace imposed; the client's wait includes it."""
         if self._ended or self._try(final=False):
             return
         self._session.fetch_waits(self._woken)
-        wait_ms = min(self._asked.max_wait_ms, MOST_WAIT_MS)
-        self._deadline = self._api.runtime.deadlines.after(wait_ms / 1000, self._expired)
+        wait_s = max(0.0, min(self._asked.max_wait_ms, MOST_WAIT_MS) / 1000 - hold_s)
+        self._deadline = self._api.runtime.deadlines.after(wait_s, self._expired)
 
     def _woken(self) -> None:
         if not self._due and not self._ended:

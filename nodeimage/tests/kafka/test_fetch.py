@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.base.deadlines import Deadline
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis
 from headrace.catalog.topics import CreateTopics, NewTopic
@@ -459,13 +460,24 @@ async def test_a_request_that_is_held_up_is_answered_in_time_though_there_is_som
     assert (await held.response()).topics == [], "it waits for no longer than it may"
 
 
-async def test_a_request_that_was_held_up_waits_for_records_like_any_other(broker: NodeParts, append: Append) -> None:
+async def test_a_request_that_was_held_up_waits_for_records_like_any_other(
+    broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection, topic = await held_up(broker, append)
+    waits: list[float] = []
+    after = broker.runtime.deadlines.after
+
+    def noted(seconds: float, callback: Callable[[], None]) -> Deadline:
+        waits.append(seconds)
+        return after(seconds, callback)
+
+    monkeypatch.setattr(broker.runtime.deadlines, "after", noted)
     held = ask(broker, connection, (0, -1), {"t": 1}, wait_ms=600_000)
     (watcher,) = topic.partitions[0].watchers or ()
     assert isinstance(watcher, Interest)
     await until(lambda: watcher.session._wake is not fetch._ignore_wake)
     assert not held.future.done()
+    assert [each for each in waits if each > 1] == [600.0 - MOST_HELD_S], "no longer than the client asked for, in all"
     await append("t", b"b")
     assert (await held.response()).topics[0].partitions[0].records
     assert topic.partitions[0].idle

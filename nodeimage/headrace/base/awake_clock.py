@@ -3,7 +3,7 @@
 A process that is stopped, swapped out, or starved of processor time receives nothing. What others sent meanwhile waits
 in the kernel, so a limit by the wall clock would end logins, sessions and groups that did everything in time. Therefore
 
-1. seconds in which the loop did not run are not counted: a tick that is late by `LATE_S` or more tells how many;
+1. seconds in which the loop did not run are not counted: a tick that is late by `LATE_S` or more shows how many;
 2. before a timer that is due calls back, the loop reads what has arrived.
 
 Not for limits on which others rely, such as leases: these expire even while this process stands still. Before `start`

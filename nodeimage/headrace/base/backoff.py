@@ -1,8 +1,8 @@
 """Pauses between attempts that fail. Pure: the caller waits, by the event loop's clock or by that of a simulation.
 
-tenacity and stamina own the loop of attempts and the sleep between them. Here the owner of an attempt decides anew
-before each one whether it still makes sense (a lost leader, a deadline, a roll that another node has finished), and
-several owners are state machines that never sleep.
+tenacity and stamina own the loop of attempts and the sleep between them. Here the owner of an attempt decides before
+each one whether it still makes sense (a lost leader, a deadline, a roll that another node has finished), and several
+owners are state machines that never sleep.
 """
 
 from dataclasses import dataclass

@@ -7,10 +7,10 @@ NodeId = NewType("NodeId", int)
 """The id of a storage node, which is also its Kafka broker id. Assigned by compare-and-set, never reused."""
 ContainerId = NewType("ContainerId", int)
 StreamNumber = NewType("StreamNumber", int)
-"""A stream's number in its catalog, 1 to 2**23 - 1, never reused."""
+"""A stream's number in its catalog, 1 to 2**23 - 1. From feature level 1 on, a deleted stream's number is reused."""
 PartitionletId = NewType("PartitionletId", int)
-"""The id of a partitionlet, never reused. The high bits are the stream's number, so that order by id is order by
-stream."""
+"""The id of a partitionlet, never reused, even if its stream's number is. The high bits are the stream's number, so
+that order by id is order by stream."""
 Epoch = NewType("Epoch", int)
 """The epoch of a container, which rises with every change of leader."""
 LeaderEpoch = NewType("LeaderEpoch", int)

@@ -38,7 +38,8 @@ LEAST_S: Final = 1.0
 """Seconds that every handshake may take even if others wait: more than the two round trips of a client on the other
 side of the world."""
 NEVER_S: Final = 86_400.0
-"""The loop's own limit for a handshake, out of effect, since it would count time in which this process did not run."""
+"""The limit that the loop gets for a handshake: too long to take effect, since the loop also counts time in which this
+process did not run."""
 SHUTDOWN_S: Final = 5.0
 """Seconds after which a client that does not answer the end of TLS is cut off."""
 ROOM_S: Final = 0.02
@@ -130,7 +131,7 @@ class TlsHandshakes:
     ) -> None:
         """`context`: returns the context for a new connection. `listener`: the port's name for the log. `serves_plain`:
         admit connections without TLS too; otherwise the log gives `plain_fault` as the reason. `room`: whether one more
-        handshake may begin while so many are in progress. `clock`: the clock for limits; None: the loop's."""
+        handshake may begin, given the number in progress. `clock`: the clock for limits; None: the loop's."""
         self.failed = 0
         """Number of failed handshakes since the start."""
         self.plain = 0
@@ -147,7 +148,7 @@ class TlsHandshakes:
         self._turn_left = A_TURN
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._under_way: dict[asyncio.Task[Any], tuple[float, str]] = {}
-        """The tasks of handshakes in progress, in the order of their begin, each with the time of its begin and the
+        """The tasks of handshakes in progress, in the order in which they began, each with its start time and the
         client's address."""
         self._leaving = 0
         """Number of handshakes that were cancelled but still occupy their turn."""

@@ -58,7 +58,7 @@ class WalBound:
             self._connection.execute(f"PRAGMA busy_timeout={self._wait_ms}")
             (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             cut = not busy
-        except sqlite3.Error as error:  # the commit stands; the next write meets the full disk or the damage
+        except sqlite3.Error as error:  # the commit is done; the next write meets the full disk or the damage
             log.warning("wal_not_cut", file=str(self._path), error=str(error))
         finally:
             self._connection.execute(f"PRAGMA busy_timeout={self._busy_ms}")

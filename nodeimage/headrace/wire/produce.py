@@ -54,7 +54,7 @@ _native = codecs
 
 
 class PartitionRecords(NamedTuple):
-    """The records for one partition in a Produce request: a slice of the request's buffer, writable if that is."""
+    """The records for one partition of a Produce request: a slice of its buffer, writable if the buffer is."""
 
     topic: str
     partition: int

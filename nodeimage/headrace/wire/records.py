@@ -1,10 +1,10 @@
 """Checks that the records of a batch can be read, as Kafka does before it stores a batch, besides header and CRC.
 
-Checked are each record's lengths, fields that lie within their record, headers with names, offsets without gaps, and
-that no bytes are left over; compressed records must decompress within bounds. Some clients send a wrong largest
-timestamp in the header, so the right one is part of the result. Compiled code checks a record in 0.01 us. Without it,
-aiokafka's parser in C is used: 0.08 us per record, and half as much again if keys are examined. Batches that either of
-them rejects are judged by the parser in Python, so that the error message does not depend on the parser.
+The checks: the lengths are right, fields lie within their record, headers have names, offsets have no gaps, and no
+bytes are left over; compressed records must decompress within bounds. Some clients send a wrong largest timestamp in
+the header, so the right one is part of the result. Compiled code checks a record in 0.01 us. Without it, aiokafka's
+parser in C is used: 0.08 us per record, and half as much again if keys are examined. Batches that either of them
+rejects are judged by the parser in Python, so that the error message does not depend on the parser.
 
 Knows nothing of where batches come from and what is done with them.
 """

@@ -12,8 +12,8 @@ A `ContainerLog` belongs to the event-loop thread. Methods marked [blocking] do 
 - `reset` and `cut`: on a log that is not open.
 
 All other methods never touch a file. State shared between threads is either replaced as a whole (a chunk's `Body`) or
-only grows (a `Table`, the list of chunks), so a record passes no lock. A replaced or dropped file closes when its last
-reader releases it.
+only grows (a `Table`, the list of chunks), so appending or reading a record takes no lock. A replaced or dropped file
+closes when its last reader releases it.
 
 Knows nothing of the network, the catalog and replication: callers must hide frames above `committed` themselves.
 """

@@ -1,7 +1,10 @@
-"""Removal of frames that a log must not keep: `cut` at a position, `reset` to an empty log. Only if it is not open.
+"""Removal of frames that a log must not keep: `cut` at a position, `reset` to an empty log.
 
-Both write a mark (folder.py) durably before they change anything, and remove it at the end. A start that finds a mark
-repeats the whole operation, so a crash at any step has the effect of a crash before or after the operation.
+Only for logs that are not open.
+
+Both operations write a mark (folder.py) durably before they change anything, and remove it at the end. A start that
+finds a mark repeats the whole operation, so a crash at any step has the effect of a crash before or after the
+operation.
 
 Nothing of the removed frames can later be taken for a frame, a checkpoint or a producer's batch (invariant 9): files
 wholly above the position are removed, the end of the file that contains the position is zeroed or gone, checkpoints

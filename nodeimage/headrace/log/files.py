@@ -127,9 +127,9 @@ def full_disk_as_storage_full(what: Path) -> Iterator[None]:
 def lost_as_corrupt_log() -> Iterator[None]:
     """Turns an error that says that the disk can no longer read a file into `CorruptLog`, if the call named a path.
 
-    Only then the file system had to look the file up. Reads of an open file raise `CorruptLog` themselves, and a failed
-    write or sync is not damage (invariant 13). A disk that cannot be reached at all gives the same errors, but it does
-    not allow renames either.
+    Only then did the file system have to look the file up. Reads of an open file raise `CorruptLog` themselves, and a
+    failed write or sync is not damage (invariant 13). A disk that cannot be reached at all gives the same errors, but
+    it does not allow renames either.
     """
     try:
         yield

@@ -12,8 +12,8 @@
 
 A drop creates its mark first and then removes the chunk: a chunk with a mark is no longer part of the log. The next
 start completes a drop that a crash interrupted, or a later start does if the disk does not allow removing the file yet.
-Marks below the oldest chunk are removed once the files of their own chunks are. All other marks stay, also the last one
-when no chunk is left, since it alone says how far positions had advanced.
+Marks below the oldest chunk are removed once the files of their own chunks are. All other marks stay, including the
+last one when no chunk is left, since it alone says how far positions had advanced.
 """
 
 import os

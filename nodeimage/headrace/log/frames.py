@@ -175,7 +175,7 @@ def newer_frame(type: int) -> NewerFormat:
 
 
 def summed_bytes(type: int, length: int) -> int:
-    """The number of bytes, from the frame's start, that the own CRC of a frame of this type and length covers."""
+    """The place, in a frame of this type and length, behind the bytes that the CRC in its header covers."""
     if type == _DATA:
         return min(length, _SUMMED_END)
     return HEADER_BYTES if type == _GAP else length
@@ -247,8 +247,8 @@ def take_batches(
     """Appends to `batches` the batches of the data frames that fill `view`: those that contain `offset` or follow it,
     end below `limit`, and together stay within `max_bytes` (the first may be longer if `batches` is empty).
 
-    Returns the bytes that are left of `max_bytes`; -1 if a batch exceeds `max_bytes` or reaches `limit`. Raises
-    `CorruptLog`. One tight loop, because a place may hold hundreds of small frames.
+    Returns the bytes that are left of `max_bytes`; a negative number if a batch exceeds `max_bytes` or reaches `limit`.
+    Raises `CorruptLog`. One tight loop, because a place may hold hundreds of small frames.
     """
     if _native is not None:
         left = _native.take_batches(view, batches, partitionlet, offset, limit, max_bytes)

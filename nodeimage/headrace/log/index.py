@@ -86,7 +86,7 @@ class Part(Protocol):
         """The (epoch, first offset in the epoch) of a partitionlet, ascending."""
 
     def producers(self, partitionlet: int, /) -> Sequence[ProducerBatch]:
-        """Up to five last batches of each producer of a partitionlet; those of one producer in offset order."""
+        """The last batches, up to five, of each producer of a partitionlet; those of one producer in offset order."""
 
     def controls(self, partitionlet: int, /) -> Sequence[ControlPlace]:
         """The control frames of a partitionlet, in position order."""

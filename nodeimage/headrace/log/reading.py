@@ -32,7 +32,7 @@ NEVER: Final = (1 << 63) - 1
 
 
 class ProducerEntry(NamedTuple):
-    """The state of an idempotent producer in one partitionlet. `batches`: up to five last batches, oldest first, as
+    """The state of an idempotent producer in one partitionlet. `batches`: the last ones, up to five, oldest first, as
     (base sequence, last sequence, base offset, timestamp)."""
 
     epoch: int

@@ -301,7 +301,7 @@ class Segment:
         return [(words[base + row], words[base + count + row]) for row in range(*self._rows(entry, 1))]
 
     def producers(self, partitionlet: int, /) -> Sequence[ProducerBatch]:
-        """Up to five last batches of each producer of a partitionlet; those of one producer in offset order."""
+        """The last batches, up to five, of each producer of a partitionlet; those of one producer in offset order."""
         entry = self._find(partitionlet)
         if entry < 0:
             return ()

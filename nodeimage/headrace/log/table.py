@@ -1,8 +1,8 @@
 """The index of frames that have no checkpoint yet, in memory.
 
 Only the event-loop thread appends to a table, and any thread reads it meanwhile. This is safe without a lock because a
-run grows by one whole row in one call under the interpreter lock, nothing is ever changed or removed, and no reader
-keeps a `memoryview` of an array that may still grow.
+partitionlet's rows (its run) grow by one whole row in one call under the interpreter lock, nothing is ever changed or
+removed, and no reader keeps a `memoryview` of an array that may still grow.
 
 A row is seven words of an `array`, with no object per frame: first, last, largest timestamp, place << 32 | length,
 epoch, producer id, producer epoch << 32 | base sequence. The only row of a partitionlet is kept as packed bytes: with
@@ -184,7 +184,7 @@ class Table:
         return list(found.items())
 
     def producers(self, partitionlet: int, /) -> Sequence[ProducerBatch]:
-        """Up to five last batches of each producer of a partitionlet; those of one producer in offset order."""
+        """The last batches, up to five, of each producer of a partitionlet; those of one producer in offset order."""
         run = self._run(partitionlet)
         if run is None:
             return ()

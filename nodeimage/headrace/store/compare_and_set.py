@@ -1,7 +1,7 @@
 """Changes of one record of the cluster store by compare-and-set, repeated until they succeed.
 
-Knows nothing of what the records say: the caller decides what a record becomes, again if another process was faster.
-All functions block.
+Knows nothing of what the records say: the caller decides what a record becomes, and decides again if another process
+was faster. All functions block.
 """
 
 import secrets
@@ -33,7 +33,7 @@ def change(
     """Compare and set until it succeeds; return the record as written.
 
     A record that need not change is not written, unless `anyway`. Use `anyway` for settings that may be reversed: an
-    earlier write whose answer was lost may still be stored, and is thereby prevented.
+    earlier write whose answer was lost might still be stored, and this write prevents that.
     """
     attempt = 0
     while True:

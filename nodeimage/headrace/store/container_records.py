@@ -240,8 +240,8 @@ def leave_in_sync(
     leader hands over to another member among `candidates`, in a new epoch; if it has to stay in sync, only with
     `hand_over`: the other one may be able to read what this one cannot.
 
-    Raises StoreSetBack if the store's record is an old copy of `known`: replicas that are damaged, or lack something,
-    might be in sync by it.
+    Raises StoreSetBack if the store's record is an old copy of `known`: according to such a record, replicas that are
+    damaged or lack something might be in sync.
     """
     node, _ = member
 

@@ -1,10 +1,9 @@
-"""The cluster's feature level, one record of the store: which nodes allow it to be raised, and how
-(headrace.base.levels).
+"""The cluster's feature level (headrace.base.levels), one record of the store: when it may be raised, and how.
 
-A level is raised in two steps, so that whichever process crashes when, no version meets data that it does not know:
+A level is raised in two steps, so that no version meets data that it does not know, whenever a process crashes:
 
     raising   from now on older versions are refused: by the cluster's record, and by each node's own folder
-    level     once each registered node has reported that its folder refuses them; only then may data of it be written
+    level     once each registered node has reported that its folder refuses them; only then may its data be written
 
 A node's range is valid for the process incarnation that published it: an older version that has since taken over its
 folder publishes none, and no range means level 0. All functions block, and use only compare-and-set.

@@ -1,8 +1,9 @@
 """Whether one state of a record descends from another: each change has a random id, and a record carries the latest
 ids.
 
-A cluster store that was restored to an old copy continues with the same counters and epochs, so these cannot show it.
-The id of a change that the copy lacks, or of one made after the restore in its place, can (DESIGN section 13).
+A cluster store that was restored to an old copy continues with the same counters and epochs, so these do not reveal the
+restore. The id of a change that the copy lacks, or of one made after the restore in its place, does (DESIGN section
+13).
 
     changes   ("7-1f9c22ab04d3e5f6", "8-...", ...), oldest first: a counter that increases by one, and 64 random bits
               ("7~...", with a tilde, is a change that was given up: it was made to an old copy, and others continued)
@@ -17,7 +18,7 @@ from typing import Final
 Changes = tuple[str, ...]
 
 MOST: Final = 64
-"""Changes that a record keeps. A node that has missed more than these can no longer be told apart."""
+"""Changes that a record keeps. A known change that is older than all of them counts as one of the record's own."""
 _ID_BYTES: Final = 8
 
 

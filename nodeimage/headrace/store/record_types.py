@@ -155,8 +155,9 @@ class Room(IntEnum):
 class ContainerRecord(Record, frozen=True, rename={"leader": "primary"}):
     """A container: its leader, epoch, in-sync set and replicas.
 
-    (leader, epoch, in_sync) change only in this record (invariant 3); the in-sync set names (node, format) (invariant
-    5). `format` was created with the replica's folder, so another replica on the same node does not count.
+    (leader, epoch, in_sync) change only in this record (invariant 3); the in-sync set names (node, replica
+    incarnation) (invariant 5). An incarnation is created with the replica's folder, so another replica on the same node
+    does not count.
     """
 
     container_id: ContainerId
@@ -199,7 +200,8 @@ class VolumeRecord(Record, frozen=True):
     replicas: int = 1
     min_in_sync: int = 1
     spread: str = "preferred"
-    """Placement over nodes that fail together: `preferred`, or `required`, which rather places fewer replicas."""
+    """Whether no two replicas lie on nodes that fail together: `preferred`, or `required` (then there may be fewer
+    replicas)."""
     zones: tuple[str, ...] = ()
     """Only nodes in these zones; (): any zone."""
     labels: dict[str, str] = {}
@@ -220,7 +222,7 @@ class LeaseRecord(Record, frozen=True):
     node: NodeId
     run: uuid.UUID
     term: int
-    """Increases whenever the role is taken."""
+    """Increases whenever a node takes the lease."""
     renewal: int = 0
 
 

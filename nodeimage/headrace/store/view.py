@@ -7,7 +7,7 @@ stays as it was; `reachable_at` shows how old it may be.
 An old state is never shown after a newer one. A read returns all changes between the view's revision and the one that
 it reached, so a read that ends no later than the view's current revision is dropped as a whole; this node's own put,
 which may be ahead of all reads, is only replaced by higher versions. If the store itself was restored to an old copy,
-that copy is shown, as a whole: those who act on it check what it must not be used for (store.lineage).
+that copy is shown, as a whole: code that acts on it checks what it must not be used for (store.lineage).
 """
 
 import asyncio

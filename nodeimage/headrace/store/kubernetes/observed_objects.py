@@ -46,7 +46,7 @@ class ObservedObjects:
         """Why the server last did not answer."""
 
     def heard(self) -> None:
-        """The server has answered."""
+        """Record that the server has answered."""
         self.heard_at = time.monotonic()
 
     def highest(self, resource: Resource) -> int:

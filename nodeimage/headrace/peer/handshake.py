@@ -15,10 +15,10 @@ Either side may send Refused{code, reason} instead, and then closes.
 
 Both nonces are 32 random bytes, created for this session: an overheard proof is invalid in any other session, whichever
 side replays it. `role` is "server" or "client", so no proof can be sent back as the other side's. The proofs cover both
-nodes, both runs, the cluster and the versions, so none of these can be changed on the way, and no version downgraded.
-The encoding is unambiguous, and proofs are compared in constant time. The server proves itself first, so a client that
-was directed to a stranger reveals only its Hello; until the client is proven, a server accepts only these messages, of
-4 KiB at most and within 5 s. The secret itself is never sent.
+nodes, their process incarnations (`run`), the cluster and the versions, so none of these can be changed on the way, and
+no version downgraded. The encoding is unambiguous, and proofs are compared in constant time. The server proves itself
+first, so a client that was directed to a stranger reveals only its Hello; until the client is proven, a server accepts
+only these messages, of 4 KiB at most and within 5 s. The secret itself is never sent.
 
 Relays: an attacker between two nodes can relay these messages unchanged. Without TLS that is enough to take over the
 session afterwards, as frames are neither encrypted nor signed. Over TLS a relay has two connections with different

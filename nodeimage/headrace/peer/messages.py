@@ -138,8 +138,7 @@ class ProbeAnswer(Message, frozen=True):
     more: bool = False
     """Whether there are more pages, which the prober must request."""
     anew: bool = False
-    """Whether the prober's knowledge is too old, so that all replicas are sent again, of which this is the first
-    page."""
+    """Whether the prober's knowledge is too old, so that all replicas are sent again; this is the first page."""
     gone: list[ContainerId] = []
     """Replicas that no longer exist."""
 
@@ -170,7 +169,7 @@ class Prepared(Message, frozen=True):
     """The replica's folder exists."""
 
     format: str
-    """The uuid created with the folder."""
+    """The replica's incarnation: a uuid that is created with the folder."""
 
 
 class Prepare(Request[Prepared], frozen=True):
@@ -190,7 +189,7 @@ class UnrecordedFound(Message, frozen=True):
     warnings: list[str] = []
     """Descriptions of folders that cannot be read."""
     set_back: list[ContainerId] = []
-    """Containers with a record of which the node's replica knows a newer state: the store was set back."""
+    """Containers whose record is older than what the node's replica knows: the store was set back."""
     counters: dict[str, int] = {}
     """The highest values of id counters that the node has seen, by their keys in the store."""
 
@@ -219,13 +218,14 @@ class Submit(Request[Submitted], frozen=True):
     """
 
     epoch: Epoch = Epoch(0)
-    """The epoch of the leader that is addressed; 0: unknown, from a node of the version before, which is accepted."""
+    """The epoch of the leader that is addressed; 0: unknown, from a node of the previous version, which is accepted."""
     run: str = ""
-    """The run of the process that submits the command."""
+    """The process incarnation that submits the command."""
     number: int = 0
-    """The number of the attempt, rising within a run."""
+    """The number of the attempt, which rises within a process incarnation."""
     least: int = 0
-    """Attempts of the same run with a lower number are abandoned: the leader refuses them if they arrive later."""
+    """Attempts of the same process incarnation with a lower number are abandoned: the leader refuses them if they
+    arrive later."""
     answer = Submitted
 
 
@@ -288,7 +288,7 @@ class ExtentsFound(Message, frozen=True):
 
     items: list[tuple[PartitionletId, int, Offset]]
     times: dict[PartitionletId, Millis] = {}
-    """The times of first records, for partitionlets for which they were requested and exist."""
+    """The time of the first record, for each partitionlet for which it was requested and that has one."""
 
 
 class Extents(Request[ExtentsFound], frozen=True):
@@ -373,7 +373,7 @@ class RollAway(Request[Rolled], frozen=True):
     share: float = 1.0
     """The part of the container's write traffic to move: no more partitionlets are rolled than needed for that."""
     limit: float = 1.0
-    """The part of the container's write traffic that must not be exceeded by what is moved."""
+    """The largest part of the container's write traffic that may be moved."""
     answer = Rolled
 
 
@@ -395,7 +395,7 @@ class ReadSnapshot(Request[SnapshotPart], frozen=True):
     """Reads a snapshot of the catalog's leader, from byte `at` on. For a node whose tables are lost but whose log is
     intact.
 
-    A node of the version before refuses it: then the log is refetched too, if the replica may leave the in-sync set.
+    A node of the previous version refuses it: then the log is refetched too, if the replica may leave the in-sync set.
     """
 
     least: Position
@@ -430,7 +430,7 @@ class Follow(Opening, frozen=True):
     epoch: Epoch
     node: NodeId
     format: str
-    """The uuid created with the folder of the follower's replica."""
+    """The incarnation of the follower's replica."""
     observer: bool
     """Whether the follower never joins the in-sync set."""
     history: list[tuple[Epoch, Position]]

@@ -26,7 +26,7 @@ class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether this is a leader that cannot commit, as the in-sync set would fall below the minimum."""
     in_sync: list[NodeId] = []
     format: str = ""
-    """The uuid of the replica's folder (invariant 5)."""
+    """The replica's incarnation (invariant 5)."""
     damaged: bool = False
     """Whether some of the replica's data cannot be read, so that another replica should lead."""
     stuck: bool = False

@@ -127,7 +127,7 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def met(self) -> Met:
-        """The other side's node and run, and the version. Only after the handshake."""
+        """The other side's node and process incarnation, and the version. Only after the handshake."""
         assert self._met is not None, "the handshake is not over"
         return self._met
 

@@ -1,7 +1,7 @@
 """What the replicas of a node need from it: folders, log options, the cluster store, connections to other nodes.
 
-This module does not say how a node provides these (see node.environment), so replicas can run without a broker, or
-without a process of their own.
+This module does not say how a node provides these (see node.environment), so replicas can run without the rest of a
+node, and several nodes' replicas in one process.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -77,13 +77,13 @@ class Follower:
         self._leader = leader
         self._node = node
         self.observer = observer
-        """It reads along, and never counts for the in-sync set."""
+        """The follower reads along, and never counts for the in-sync set."""
         self._connect = connect
         self._receive = receive
         self._find_roster = roster
         self._roster: FollowersRoster | None = None
         self._number = 0
-        """Its number on the roster; 0 if it is not on it."""
+        """The follower's number on the roster; 0 if it has none."""
         self._rests = False
         self._moved_at = 0.0
         """Loop time, in seconds, of the last frames, or of the last time it left rest."""

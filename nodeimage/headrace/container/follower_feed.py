@@ -176,7 +176,7 @@ class FollowerFeed:
             self.start()
 
     def committed_moved(self) -> None:
-        """See leader.Feed. Followers of the catalog are told of each commit at once, because they apply committed
+        """See leader.Feed. Followers of the catalog learn of each commit at once, because they apply committed
         commands."""
         self._moved.set()
         if self._leader.commands_at_once and self._live:

@@ -124,7 +124,7 @@ class Leader:
         """The last epoch that began without all of what had been acknowledged before (invariant 15)."""
         self.commands_tail = commands if commands is not None else CommandTail(self.log.end)
         self.commands_at_once = commands_at_once
-        """Followers are told of each commit at once, because they apply committed commands."""
+        """Followers learn of each commit at once, because they apply committed commands."""
         self.recent = recent
         """The frames of the newest cycles, for followers that have nearly caught up; None if there are never any
         followers."""
@@ -198,7 +198,7 @@ class Leader:
 
     @property
     def is_hindered(self) -> bool:
-        """Whether commits may be blocked; if so, `outcast` and `stalled` tell the reason."""
+        """Whether commits may be blocked; if so, `outcast` and `stalled` give the reason."""
         return self.state.stalled or bool(self.cut_off) or bool(self.undecided)
 
     @property

@@ -364,8 +364,8 @@ class LocalReplica:
     async def set_durability(self, *, fsync: bool) -> None:
         """Count appended frames as safe once they are synced, or (durability: memory) once they are written.
 
-        Also handles a replica opened with frames that an earlier process had not synced: until they are synced, another
-        start of the machine makes the replica another incarnation (invariant 5). Raises StorageFull; the replica is
+        Also handles a replica opened with frames that an earlier process had not synced: until they are synced, a
+        reboot of the machine makes the replica another incarnation (invariant 5). Raises StorageFull; the replica is
         then as safe as before, or safer.
         """
         if fsync != self._options.fsync or (fsync and self._state.boot):
@@ -379,7 +379,8 @@ class LocalReplica:
         self.log.options = self._options
         if not fsync:
             return
-        # Until the files are synced, a mark may claim more than is synced; `boot` voids what it would prove lost.
+        # Until the files are synced, a mark may claim more than is synced. While `boot` is set that is harmless: after
+        # a reboot the replica is another incarnation anyway.
         await self.cycle.jobs_under_way()  # they may have begun without a sync
         held = self.log.synced
         # Noted in advance, in case the sync fails.

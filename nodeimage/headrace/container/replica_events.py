@@ -28,7 +28,7 @@ class ReplicaEvents(Protocol):
         """A follower cannot be fed because this node's log cannot be read."""
 
     def newer(self, error: NewerFormat, /) -> None:
-        """A newer version wrote the data here, or sent what came from the leader."""
+        """A newer version wrote data that was found here, or that the leader sent."""
 
     def other_epoch(self, container: ContainerId, epoch: Epoch, /) -> None:
         """The node that this replica asked to follow knows another epoch."""

@@ -57,7 +57,7 @@ class ReplicaFile(msgspec.Struct, frozen=True):
     led: Epoch = Epoch(0)
     history: History = ()
     boot: str = ""
-    """Set if the replica is not synced, or was not and has not been synced since: the id of the machine's start in
+    """Set if the replica is not synced, or was not and has not been synced since: the id of the machine's boot in
     whose page cache its newest frames may be."""
     unsynced: bool = False
     """A sync of its files failed. The page cache marks the data that was not on the disk then as clean ("fsyncgate").
@@ -103,8 +103,8 @@ def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
 def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
     """Return the state of a replica that is not synced (durability: memory), or was not when it was written.
 
-    The page cache survives the death of a process, but not of the machine. After another start of the machine the
-    replica therefore counts as another incarnation, and joins again (invariant 5).
+    The page cache survives the death of a process, but not of the machine. After a reboot the replica therefore
+    counts as another incarnation, and joins again (invariant 5).
     """
     with put_off_without_descriptors(folder):
         boot = boot_id()
@@ -137,8 +137,7 @@ def all_as_others(folder: Path) -> int:
 
 
 def left_clean(folder: Path, state: ReplicaFile, *, held: Position) -> None:
-    """Sync what was not synced and record that, so that the next start finds all of it even after a restart of the
-    machine.
+    """Sync what was not synced and record that, so that the next start finds all of it even after a reboot.
 
     Does nothing if the folder is removed at the same time. `held`: see `note_unsynced`.
     """

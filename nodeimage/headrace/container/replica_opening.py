@@ -1,4 +1,4 @@
-"""How a replica's folder is opened at a start: as it is, as another incarnation, or replaced by an empty replica (14).
+"""How a replica's folder is opened at a start (invariant 14): as it is, as another incarnation, or as an empty one.
 
     its log opens                          the same replica as before
     its log ends before what was synced    keeps the rest, as another incarnation: it may be the only copy

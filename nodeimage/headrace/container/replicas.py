@@ -825,7 +825,7 @@ def _is_up_to_date(record: ContainerRecord, known: ContainerRecord | None, bette
 
 
 async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
-    """Save the record: the cluster store may have to be rebuilt from these.
+    """Save the record: the cluster store may have to be rebuilt from the saved ones.
 
     Raises FENCED_LEADER_EPOCH for an epoch that is over, or was another node's: a store with such a record is an old
     copy of itself, and the leader that it names may lack acknowledged frames. Raises StoreSetBack likewise.

@@ -23,7 +23,7 @@ from headrace.peer.messages import SnapshotPiece
 
 PIECE_BYTES: Final = 256 * 1024
 """Bytes in one message. A follower asks again after 2 s without a message; a piece of this size arrives in less than
-that at 1 Mbit/s."""
+that at 1.1 Mbit/s."""
 STALLED_S: Final = 30.0
 """Seconds after which a follower that takes no data is disconnected; it asks again if it is alive."""
 LOW_BYTES: Final = 1024 * 1024

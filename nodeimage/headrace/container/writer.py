@@ -15,7 +15,7 @@ the second (sync_cycle.py). These invariants hold whenever it does:
 - A job that takes more than one call has the log to itself: it begins when nothing is in progress, and nothing starts
   beside it.
 - Each of the two writes uses an open file of its own. The kernel reports a failed write-back once to each open file
-  that syncs: if both writes shared a file, one could be told of the other's failure, and the other one of success.
+  that syncs: if both writes shared a file, one could get the error of the other, and the other success.
 
 From time to time the log records how far it is synced: in a thread, never beside `write_job`, but possibly beside a
 single write, which counts as written only afterwards.

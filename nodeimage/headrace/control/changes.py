@@ -40,7 +40,7 @@ class Roll:
     share: float
     """The part of the container's writes that should move."""
     limit: float
-    """The part of the container's writes that must not be exceeded."""
+    """The largest part of the container's writes that may move."""
     to: ContainerId
     reason: str
 

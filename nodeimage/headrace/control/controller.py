@@ -81,7 +81,7 @@ FORGET_AGAIN_S: Final = 30.0
 YIELD_AGAIN_S: Final = 10.0
 """Seconds after which a cut-off node gives the lease up again, if no other node has taken it; doubled each time."""
 LONGEST_YIELD_S: Final = 320.0
-"""The longest of these pauses."""
+"""Longest pause, in seconds, before a cut-off node gives the lease up again."""
 DEAD_LOOK_S: Final = 0.5
 """Seconds for which the result of `Controller.dead` is reused."""
 HELD_RENEWALS: Final = 6

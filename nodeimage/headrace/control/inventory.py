@@ -6,7 +6,7 @@
 Both are indexed, by node and by volume, as they change: tens of thousands of containers cannot all be examined once a
 second. A container is *at rest* if neither a plan nor the conditions would report anything about it, however much time
 passes, until something that it depends on changes: its record, its replicas' reports, its volume, or the state of the
-nodes that hold its replicas. A plan examines only the other containers, with the same result as for all (invariant 2).
+nodes that hold its replicas. A plan examines only the other containers, with the same result as for all (2 below).
 
 1. Look-ups depend only on the records and replicas that were entered last, not on earlier ones.
 2. A plan for the containers that are not at rest equals the plan for all (tests/control/test_inventory.py).

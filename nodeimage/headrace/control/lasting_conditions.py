@@ -65,8 +65,8 @@ def forgettable(observed: Observed, now: float) -> list[ContainerId]:
 
 
 def volumes_in_use(observed: Observed) -> list[VolumeRecord]:
-    """Return the default volume and the volumes with containers, by name. Each of their nodes leads an open container
-    of it."""
+    """Return the default volume and the volumes with containers, by name. Each node that such a volume admits should
+    lead an open container of it."""
     used = observed.inventory.volumes() | {DEFAULT_VOLUME}
     return [observed.volumes.get(name) or VolumeRecord(name) for name in sorted(used)]
 

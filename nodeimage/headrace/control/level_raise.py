@@ -1,4 +1,4 @@
-"""When the cluster's feature level is raised (store.features has how). Pure: no I/O, no clock.
+"""When the cluster's feature level is raised (store.features says how). Pure: no I/O, no clock.
 
 The level is raised automatically once all nodes have supported a higher one and have been well for `wait_s`, or at once
 if someone requested it; never past a hold. The time since when the nodes have supported it is in the store, so a new
@@ -61,7 +61,7 @@ def level_step(observed: Observed, features: FeaturesRecord, *, now: float, time
 
 
 def are_well(observed: Observed, now: float) -> bool:
-    """Return whether all nodes answer and no container lacks a replica in sync."""
+    """Return whether all nodes answer and no container lacks a replica in sync, except for want of nodes."""
     if not all(observed.is_alive(node, now) for node in observed.nodes):
         return False
     short = (observed.containers[each] for each in observed.inventory.short)

@@ -2,10 +2,10 @@
 
 A volume's zones and labels restrict the nodes that it may use. Among these, replicas go first to zones and failure
 hosts that have no replica of the container yet, then to nodes that hold few open containers of the volume, since these
-are assumed to be written to equally, and whose disks are less full. An empty disk counts at most twice as much as
-others: otherwise a new node would get a replica of everything that is written. Hosts and zones are shared only if
-`spread` is `preferred` (a laptop has one host) and there is no other choice; zones also if there are fewer of them than
-replicas.
+are assumed to be written to equally, and whose disks are less full. An emptier disk outweighs at most as many
+open containers as a node has on average: otherwise a new node would get a replica of everything that is written. Hosts
+and zones are shared only if `spread` is `preferred` (a laptop has one host) and there is no other choice; zones also if
+there are fewer of them than replicas.
 """
 
 from collections import Counter

@@ -3,11 +3,11 @@
 Changes are planned in this order, at most one for each container; the next plan sees the results:
 
     frozen       nothing is decided for a container if the store has, or may have, only an older copy of its record
-    leaders      on nodes that are dead, stopping, drained, have a stuck disk, stall or do not lead are replaced by a
-                 member of the in-sync set
+    leaders      that stall or do not lead, or are on nodes that are dead, stopping, drained or have a stuck disk, are
+                 replaced by a member of the in-sync set
     replicas     there are as many as the volume wants, on nodes that stay (control.replica_plan)
-    containers   the catalog, and for every node an open container of each volume that it leads; nodes with full disks
-                 lead none if others have room
+    containers   there is a catalog, and every node leads an open container of each volume; nodes with full disks lead
+                 none if others have room
 
 A plan examines the containers that are not at rest (control.inventory), and counts of the others. It is made in steps,
 so that other tasks get their turn in between; its first changes can be applied meanwhile.

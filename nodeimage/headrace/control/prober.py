@@ -1,4 +1,4 @@
-"""Which nodes answer: every other node is probed once a second, nodes in doubt more often.
+"""Which nodes answer: every other node is probed once a second, and more often while some node is in doubt.
 
 Every node probes, whether it is the controller or not, so that a new controller knows at once which nodes are alive,
 and nodes can report to each other which nodes they hear. Probes of healthy nodes are sent together, so that a network
@@ -39,7 +39,8 @@ ROUNDED_S: Final = 1e-6
 """A round due in less than this many seconds counts as begun: otherwise a node could be probed repeatedly while the
 clock does not show the new round yet."""
 DOUBT_ROUND_S: Final = 0.3
-"""Seconds between two probes while some node is in doubt; also the seconds of silence after which a node is."""
+"""Seconds between two probes while some node is in doubt; also the seconds of silence after which a node is in
+doubt."""
 AGAIN_S: Final = 0.03
 """Seconds before a refused connection is tried again for confirmation."""
 MOST_AT_ONCE: Final = 3

@@ -1,7 +1,7 @@
-"""Every metric of a node, declared once: what is told is of these, and docs/observability.md lists them.
+"""Every metric of a node, declared once. A node reports no others, and docs/observability.md lists them.
 
-Names follow Prometheus's rules: base units, `_total` for what is counted. Those that people have in their dashboards
-stay as they are named. Nothing has a label by topic, of which there may be a million, but for what is asked for.
+Names follow Prometheus's rules: base units, `_total` for counters. Existing names stay, since dashboards use them. Only
+metrics that an administrator turns on have a label for the topic, since there may be a million topics.
 """
 
 from collections.abc import Mapping
@@ -219,5 +219,5 @@ SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
     ),
     "Security": (CERTIFICATE_EXPIRY, LOGINS, LOGINS_REFUSED, TLS_FAILED),
 }
-"""In the order in which they are told, and in the documentation."""
+"""All metrics by section, in the order of a scrape and of the documentation."""
 ALL: Final[tuple[Metric, ...]] = tuple(metric for section in SECTIONS.values() for metric in section)

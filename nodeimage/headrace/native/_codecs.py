@@ -4,8 +4,8 @@ Each function handles valid, usual input like its Python twin, the function that
 or rare, it returns None or how far it came, and the twin continues. So each error is raised in only one place, and both
 accept the same input. `native.Codecs` is the interface.
 
-1. No byte is read or written before its position was compared with the end of its buffer. Positions stay between 0 and
-   the buffer's size; a length is compared with the bytes that are left (`length > end - at`), never added first.
+1. No byte is read or written before its position has been compared with the end of its buffer. Positions stay between 0
+   and the buffer's size; a length is compared with the bytes that are left (`length > end - at`), never added first.
 2. Numbers that were read have 64 bits. A sum that could overflow is either checked, or is meant to wrap (the times of
    records in a check, as in Java) and is then computed with unsigned numbers.
 3. A buffer does not change meanwhile: the interpreter lock is held, except during long walks over records, to whose
@@ -597,7 +597,7 @@ def take(
     limit: Int,
     left: cython.pointer(Int),
 ) -> cython.int:
-    """1: success; `left` is the number of bytes left, or -1 if the end is reached. 0: something is invalid."""
+    """1: success; `left` is what `log.frames.take_batches` returns. 0: something is invalid."""
     at: Int = 0
     while at < end:
         if end - at < FRAME_HEADER + BATCH_HEADER:

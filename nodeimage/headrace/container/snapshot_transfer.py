@@ -21,9 +21,9 @@ from headrace.base.errors import CorruptLog, HeadraceError
 from headrace.base.ids import Position
 from headrace.peer.messages import SnapshotPiece
 
-PIECE_BYTES: Final = 256 * 1024
-"""Bytes in one message. A follower asks again after 2 s without a message; a piece of this size arrives in less than
-that at 1.1 Mbit/s."""
+PIECE_BYTES: Final = 128 * 1024
+"""Bytes in one message. A follower asks again after 2 s without a message; a piece of this size arrives in half of
+that time at 1 Mbit/s."""
 STALLED_S: Final = 30.0
 """Seconds after which a follower that takes no data is disconnected; it asks again if it is alive."""
 LOW_BYTES: Final = 1024 * 1024

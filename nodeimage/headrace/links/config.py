@@ -1,7 +1,7 @@
 """Checks of a link's configuration, with error messages that say what to write instead; sealing of its credentials.
 
-Only what can be checked without the source is checked here. Whether the source answers and has the stream, the running
-link finds out. Credentials are stored sealed with the cluster's secret, so that neither the catalog's log nor a copy of
+Only what can be checked without the source is checked here. The running link finds out whether the source answers and
+has the stream. Credentials are stored sealed with the cluster's secret, so that neither the catalog's log nor a copy of
 it reveals them; the names of the properties are shown, their values never.
 """
 

@@ -340,7 +340,7 @@ class LinkAdmin:
         return self._as_json(row, await self._reports(row) if reports is None else reports, streams.get(row.stream, 0))
 
     async def _reports(self, row: LinkRow) -> list[LinkReport]:
-        """What each node says of the link."""
+        """What each node reports about the link."""
         return [each[row.name] for each in await self._links.reports([row.name]) if row.name in each]
 
     def _as_json(self, row: LinkRow, reports: Sequence[LinkReport], partitions: int) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class LinkReport(msgspec.Struct, frozen=True, omit_defaults=True):
     settling: bool = False
     """Whether partitions of its stream are being brought in line with their homes, or records of them quarantined."""
     heard: bool = False
-    """Whether the source has reported all partitions of this node's since its puller began: a topic that is not in
+    """Whether the source has reported all of this node's partitions since its puller started: a topic that is not in
     `behind` lacked nothing when the source last answered."""
 
 

@@ -11,10 +11,10 @@ If the home moves again before quarantine is complete, the histories may diverge
 quarantined by then are left out of their batches, whose boundaries stay as if those records were in: so two attempts at
 a batch differ only in records that are quarantined already.
 
-Of batches that clients built only headers and CRCs were ever checked. A batch whose records cannot be read, or in which
-one record alone would be too long, is kept raw, as it was stored: as the value of one record, or of several if it would
-be too long together with its place, under a token that does not depend on where the histories diverge. The whole batch
-is kept, even if they diverge inside it.
+Only the headers and CRCs of batches that clients built have been checked. A batch whose records cannot be read, or in
+which one record alone would be too long, is kept raw, as it was stored: as the value of one record, or of several if it
+would be too long together with its place, under a token that does not depend on where the histories diverge. The whole
+batch is kept, even if they diverge inside it.
 """
 
 import hashlib
@@ -59,8 +59,8 @@ _BLOCK: Final = 1 << 31
 
 
 Kept = tuple[bytes, bytes, int, bytes]
-"""Identifies a quarantined record: topic id and home that wrote it, as in its headers, its offset, and b"". For a part
-of a raw batch: the batch's offset, and which part it is."""
+"""Identifies a quarantined record: topic id and home that wrote it, as in its headers, its offset, and b"". A part of
+a raw batch has the batch's offset and, in place of b"", which part it is, such as b"1/3"."""
 
 
 class QuarantineBatch(NamedTuple):
@@ -116,7 +116,7 @@ def quarantine_batches(
         if record.offset < diverged_at:
             continue
         weight = _weight(record)
-        # The sequences of a token end with its block, and no batch may be larger than one can hold.
+        # A token's sequences cover one block of offsets, so a batch must not span two blocks.
         apart = some and (some[0].offset - diverged_at) // _BLOCK != (record.offset - diverged_at) // _BLOCK
         home = home_at(history, origin, Offset(record.offset))
         if some and (apart or home != writer or size + weight > MOST_BYTES):
@@ -215,6 +215,6 @@ def _kept(headers: Sequence[Header]) -> Kept | None:
     topic, home, offset = named.get(TOPIC), named.get(HOME), named.get(OFFSET)
     if not (topic and home and offset and offset.isdigit() and len(offset) < _DIGITS):
         return None
-    # Ours come last, since a record may carry the headers of an earlier quarantine too.
+    # Our headers come last, since a record may carry the headers of an earlier quarantine too.
     name, part = headers[-1]
     return topic, home, int(offset), (part or b"") if name == PART else b""

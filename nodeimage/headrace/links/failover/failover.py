@@ -2,7 +2,7 @@
 
 Agreed: the present home is demoted (`home.cede`: from then on it takes no writes, so the ends of its partitions are
 final), this cluster is promoted with its histories, the home is applied to the partitions, missing records are still
-copied, and writes are accepted from the offset on at which the new home begins. Each step may be repeated, and checks
+copied, and writes are accepted from the offset at which the new home begins. Each step may be repeated, and checks
 the present state when the failover is requested again. After a crash the failover continues by itself, since the
 topic syncer of the link finds the higher home at the source.
 
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 PAGE: Final = 1_000
 DEMOTED_AT_ONCE: Final = 500
 APPLY_WAIT_S: Final = 60.0
-"""How long to wait for homes to be adopted and partitions settled, in seconds."""
+"""How long to wait until homes have moved and partitions are settled for them, in seconds."""
 CAUGHT_UP_S: Final = 120.0
 """How long to wait until the copies have what the former home had, in seconds."""
 COMMITTED_OFFSETS_S: Final = 10.0
@@ -109,7 +109,7 @@ class Failover:
         return [each.shown() for each in moved]
 
     async def _rows(self, stream: str, names: Sequence[str] | None) -> tuple[list[TopicRow], list[str]]:
-        await self._catalog.catch_up()  # another node may have created any of it a moment ago
+        await self._catalog.catch_up()  # another node may have created the stream or a topic a moment ago
         if await self._catalog.query(lambda reader: reader.streams.at(stream)) is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {stream}")
         if names is not None:
@@ -132,8 +132,7 @@ class Failover:
         wanted: list[TopicRow] = []
         for row in rows:
             home = home_of(row, self._own)
-            # A home that was given to this cluster and cannot be completed is taken again, from where its partitions
-            # end.
+            # A home that moved here but is not complete yet is taken again by force, from where its partitions end.
             if home.cluster == self._own and await self._is_complete([row]):
                 answers.append(Moved(row.full_name, home, moved=False, not_replicated=None))
             else:

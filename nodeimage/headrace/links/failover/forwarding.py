@@ -98,8 +98,8 @@ Key = tuple[bytes, int]
 
 
 class Forwarding:
-    """Forwards writes, as `Forwards` for Produce. It is created before the links, and knows of them what `HomeLinks`
-    has."""
+    """Forwards writes, as `Forwards` for Produce. It is created before the links, and finds what it needs to know
+    about them in `HomeLinks`."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Applies topics' homes to the partitions that this node leads: each partition is rolled once for each new home.
 
 A topic's home is changed in the catalog; nothing is appended under it before the partition is rolled for it. The
-partition is then *settled* for that home. If the new home has a history of its own (a link adopted it from its source),
+partition is then *settled* for that home. If the new home has a history of its own (a link took it from its source),
 records beyond the point at which the histories diverge are quarantined first (quarantine.py), then cut from the chain
 by the roll, which resumes at that point. A home without a history (a promotion by force, a demotion) begins where each
 partition ends.

@@ -6,10 +6,10 @@ source's, where records have expired or were compacted. A wrong batch is refused
 
 Appending waits for rolls, for a new chunk, and for the disk to catch up; after each wait it checks the partition's
 state again. Batches fetched for another end or another home, or for a partition that has changed hands, are `Outdated`.
-Yields to the event loop every few milliseconds. Cancelled at any await, what is appended stays appended, and the rest
-is as if it had never arrived.
+Yields to the event loop every few milliseconds. If it is cancelled at any await, what is appended stays
+appended, and the rest is as if it had never arrived.
 
-Knows nothing of links, of sources, and of why something was fetched.
+Knows nothing of links, of sources, or of why something was fetched.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 A copy with records gets empty batches for the missing offsets, so that readers get past them even if no record
 follows. A copy without records begins after the gap: a roll moves its log start. The same is done for a gap larger than
-anybody writes (`LARGEST_GAP`), since a source may claim any offset. After a crash a copy has skipped the gap, has not,
+any real one (`LARGEST_GAP`), since a source may claim any offset. After a crash a copy has skipped the gap, has not,
 or has some of the empty batches: the next look-up fills the rest.
 """
 

@@ -30,7 +30,7 @@ class Limits:
     longest_poll_every_s: float = 0.040
     """The same for a node whose records take long to be committed here."""
     greet_every_s: float = 10.0
-    """Oldest age of the known list of the source's nodes; checked when a poll ends, so that no timer is needed."""
+    """Greatest age of the known list of the source's nodes; checked when a poll ends, so that no timer is needed."""
 
     @property
     def least_bytes(self) -> int:

@@ -162,7 +162,8 @@ class Pull:
             self.record_commit(following, now)
 
     def record_commit(self, offset: Offset, now: float) -> float | None:
-        """Record that everything below `offset` is committed here. If that covers `mark`: the seconds it was behind."""
+        """Record that everything below `offset` is committed here. Returns how long it was behind, if that covers
+        `mark`."""
         self.committed = max(self.committed, offset, self.next if offset >= self.appended else NO_OFFSET)
         if self.mark == NO_OFFSET or self.committed < min(self.mark, self.goal):
             return None

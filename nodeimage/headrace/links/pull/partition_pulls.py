@@ -346,7 +346,7 @@ class Pulls:
     # --- nodes
 
     def node_failed(self, node: NodeId, reason: str, *, until: float) -> None:
-        """Block what waits for this node before `until`; it may have another leader by then."""
+        """Block until `until` the partitions that wait for this node; they may have another leader by then."""
         for pull in self.all.values():
             if pull.status in (Status.MEET, Status.DUE) and node in (pull.leader, pull.ask):
                 pull.leader = pull.ask = NO_NODE

@@ -3,8 +3,8 @@ whether a source fits them.
 
 Responsible for reading that from memory and the catalog in bulk, and for judging a meeting with the source's leader by
 homes and histories (source/histories.py). Changes nothing: failover/home_apply.py brings partitions in line with their
-topic's home. A state is remembered while its partition is tracked; whoever learns that it may have changed must look it
-up again.
+topic's home. A state is remembered while its partition is tracked; a caller that learns that it may have changed must
+look it up again.
 
 A partition is pulled by the node that leads it, if its topic's home is elsewhere, or is here by an agreed move whose
 records have not all arrived; never before the copy is brought in line with that home; and never from a source that

@@ -97,7 +97,7 @@ class Pullers:
         self._lacking: set[TopicPartition] = set()
         """Partitions that lack records of their former homes, which the link that pulls them could not deliver."""
         self._trouble: dict[str, float] = {}
-        """Links in trouble, with the loop's time since when."""
+        """Links in trouble, with the loop's time at which the trouble began."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.failed: dict[str, str] = {}
@@ -291,14 +291,14 @@ class Pullers:
     # --- what changes here
 
     def container_led(self, container: Leader) -> None:
-        """Handle that this node has become the leader of a container, which `led` has."""
+        """Handle that this node has become the leader of a container, which `led` contains by now."""
         if self._by_name:
             for each in self._by_name.values():
                 each.puller.look_again()
             self._runtime.spawn(self._look_into(container))
 
     def container_left(self, _container: Leader) -> None:
-        """Handle that this node no longer leads a container, which `led` no longer has."""
+        """Handle that this node no longer leads a container, which `led` no longer contains."""
         self._lacking.clear()  # partitions that still lack records are found again
         for each in self._by_name.values():
             each.puller.look_again()

@@ -74,8 +74,8 @@ class SourceFeed:
         self.poll_at = max(now, self.asked_at + self.every_s)
 
     def copied(self, seconds: float) -> None:
-        """Handle that what a poll reported was committed here `seconds` after it. Polls begin twice that apart: where
-        processors or disks are busy, fewer rounds with more records each cost less, and elsewhere rounds stay short.
+        """Handle that what a poll reported was committed here `seconds` after it. Polls start at twice that interval:
+        where processors or disks are busy, fewer rounds with more records each cost less; elsewhere rounds stay short.
         """
         self._copied_s += (min(seconds, self._limits.longest_poll_every_s) - self._copied_s) * _NEWEST
         limits = self._limits

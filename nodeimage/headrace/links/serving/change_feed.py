@@ -8,7 +8,7 @@ catalog. A reader with another run, or with a serial older than what is kept, ha
 
 Cost follows changes. Nothing is noted before somebody subscribes, or once nobody has asked for SUBSCRIBED_S; an idle
 topic has no entry. On the path of records a partition is put on a list at most once between two drains; a drain assigns
-the serials. Readers are woken at once, or BATCH_S after the last time. Memory is bounded by MOST_CHANGES.
+the serials. Readers are woken at once, but not within BATCH_S of the last time. Memory is bounded by MOST_CHANGES.
 
 Knows nothing of links. Streams are identified by number, which partitionlet ids contain; for changes that the catalog
 reports by topic id alone, the stream is looked up before they are noted.
@@ -43,8 +43,8 @@ log = structlog.get_logger()
 SUBSCRIBED_S: Final = 90.0
 BATCH_S: Final = 0.004
 ROUNDED_S: Final = 1e-6
-"""Added to timers: whole milliseconds divided down may lie before the deadline on the clock, so that the wait would end
-too early."""
+"""Added to timers: a deadline in milliseconds, converted to seconds, may be rounded down, and the wait would end too
+early."""
 MOST_CHANGES = 200_000
 """Most changes kept for all streams, about 250 bytes each."""
 MOST_NOTED: Final = 1000

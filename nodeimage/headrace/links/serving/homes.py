@@ -2,9 +2,9 @@
 up.
 
 `link.announce` says that there is a higher home elsewhere. This cluster records it, and creates a link that follows if
-no link copies that topic. The link comes first, since a cluster that has recorded the home is not told again. While
-security is on, announcements are accepted only from a cluster from which a link here pulls that stream, and the new
-link uses that link's addresses and credentials, not those in the announcement.
+no link copies that topic. The link comes first, since a cluster that has recorded the home gets no second announcement.
+While security is on, announcements are accepted only from a cluster from which a link here pulls that stream, and the
+new link uses that link's addresses and credentials, not those in the announcement.
 
 `home.cede` gives a home away; from then on nothing is appended here, so the end of each partition is final once it is
 settled for its new home. Both calls may be repeated: a repeat gets the same answer.
@@ -238,8 +238,8 @@ class HomeApis:
         return faults
 
     async def _peers(self, params: Announcement) -> Sequence[LinkRow]:
-        """The links of this stream that pull from the announcing cluster, created by somebody here: while security is
-        on, only announcements from such clusters count. Raises KafkaError if there are none."""
+        """The links of this stream that pull from the announcing cluster: while security is on, only announcements from
+        such clusters count. Raises KafkaError if there are none."""
         links = await self._catalog.query(lambda reader: reader.links.all(params.stream))
         source = (params.cluster, params.source_stream or params.stream)
         found = [each for each in links if (each.config.source_cluster, each.config.source_stream) == source]
@@ -305,7 +305,7 @@ class HomeApis:
                 continue
             home = home_of(row, self._own)
             if home.cluster == params.to and home.counter > 0:
-                continue  # asked before
+                continue  # a repeated call
             if home.cluster != own:
                 faults[topic_id] = KafkaError(
                     Code.POLICY_VIOLATION, f"{row.full_name} is at home in cluster {home.cluster}, not here: ask there"

@@ -6,7 +6,7 @@ with the offsets of all. An idle partition costs nothing but its entry in the no
 dropped is reopened with the offsets known here. A partition that the node refuses to report (say, because its topic
 may be described but not read) would end every wait at once: it is left out for `REFUSED_S`.
 
-The places of this feed number its answers. An answer that was lost on its way to the caller is given again.
+The places of this feed number its answers. An answer that was lost on its way to the caller is repeated.
 """
 
 import asyncio

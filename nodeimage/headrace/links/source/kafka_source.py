@@ -2,8 +2,8 @@
 
 The whole cluster is one stream, without internal topics. Every topic's home is (0, the Kafka cluster's id): Kafka knows
 no homes, has no histories to compare, and cannot follow. A link copies what a consumer under read_committed sees
-(kafka_batches.py), up to the last stable offset. Fetches carry no leader epochs: homes do not change, and nothing above
-the committed offsets is read. Records that an unclean election on the Kafka side discards are not noticed.
+(kafka_batches.py), up to the last stable offset. Fetches carry no leader epochs: homes do not change, and only
+committed records are read. Records that an unclean election on the Kafka side discards are not noticed.
 
 To move a home to this cluster, `demote` returns where each partition ends at that moment. Kafka keeps accepting writes
 afterwards: the producers must be stopped before.
@@ -221,7 +221,7 @@ class KafkaSource:
         return [await self._fetched(each, results.get(each.at), response) for each in wanted]
 
     async def _skip_empty_ends(self, node: NodeId, starved: Sequence[tuple[Wanted, Fetched]]) -> None:
-        """Resume at the end where compaction left no records up to it.
+        """Resume at the end of partitions in which compaction left no records from the wanted offset on.
 
         Kafka also answers with nothing while remote storage is slow or over its quota. So an empty answer means that
         there are no records only if the node itself has the log from the wanted offset on. That is asked after the

@@ -11,8 +11,8 @@ a last look, since the link has just started, or after a failed copy, the higher
 Committed offsets of topics whose home is here are never touched, nor those of a group that has members here; the
 catalog decides all of this when it applies the command.
 
-Such a group has no members here, so its committed offsets would expire, however active the group is at the home. What
-the source reports keeps it: a group is renewed once a day.
+A group whose committed offsets are copied has no members here, so they would expire, however active the group is at the
+home. So a group whose offsets the source still reports is renewed once a day.
 
 Level-triggered like the topic syncer: what is lost in a crash, or dropped when too many are held, is found by the next
 scan.

@@ -1,5 +1,5 @@
 """The steps by which a link brings topics in line with its source: topics are created, grown and configured, and homes
-adopted or announced.
+applied or announced.
 
 Each step is a few catalog commands or calls for thousands of topics, may be repeated, and does nothing that is done
 already, so it can be interrupted anywhere. Topics that cannot be finished yet are returned by id, to be looked at
@@ -75,7 +75,7 @@ class TopicApplier:
     # --- homes
 
     async def apply_homes(self, source: Source, topics: Sequence[SourceTopic]) -> set[bytes]:
-        """Adopt the higher homes that these topics have at the source, with their histories; returns the topics that
+        """Apply the higher homes that these topics have at the source, with their histories; returns the topics that
         could not be finished yet."""
         later: set[bytes] = set()
         for some in _batches(topics):
@@ -103,11 +103,12 @@ class TopicApplier:
         return later
 
     async def _grow_first(self, topics: Sequence[SourceTopic], met: Mapping[bytes, Sequence[Meeting]]) -> set[bytes]:
-        """Add missing partitions to copies before their home changes: at home here, nobody would notice that some are
-        missing.
+        """Add missing partitions to copies before their home changes: once a topic is at home here, nobody would notice
+        that some are missing.
 
-        Returns the topics that could not be grown. New partitions begin with their history under the home that is known
-        here; if that is this cluster, which lacked them, with that home.
+        Returns the topics that could not be grown. New partitions begin under the home that is known here, with
+        their history at the source up to it; if that home is this cluster, which lacked them, their history begins
+        with it.
         """
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids([topic.topic_id for topic in topics]))
         short: set[bytes] = set()

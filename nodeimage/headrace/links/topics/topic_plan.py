@@ -48,7 +48,8 @@ class Reconfigure:
 
 @dataclass(slots=True)
 class Plan:
-    """What to do. A topic is in at most one of these lists, except that `grow` and `configure` go together."""
+    """What to do. A topic is in at most one of the lists of work, except that `grow` and `configure` go together, and
+    in either `refused` or `fine`."""
 
     make: list[SourceTopic] = field(default_factory=list)
     grow: list[Grow] = field(default_factory=list)

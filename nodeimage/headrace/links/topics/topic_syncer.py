@@ -97,10 +97,11 @@ class TopicSyncer:
         self._due: dict[bytes, None] = {}
         """Topics to look at, in order."""
         self._later: dict[bytes, float] = {}
-        """Topics to look at again, with the loop's time from which on."""
+        """Topics to look at again, with the loop's time at which each is due."""
         self._tries: dict[bytes, int] = {}
         self._behind: dict[bytes, float] = {}
-        """Topics whose home is a third cluster and not known to the source, with the loop's time since when."""
+        """Topics whose home is a third cluster and not known to the source, with the loop's time at which that was
+        found."""
         self._followed: set[bytes] = set()
         """Topics that moved here, and whose new home was announced to the source, so that it follows."""
         self._ids: dict[str, bytes] = {}

@@ -142,7 +142,7 @@ class ClusterCalls:
     async def _set_back(
         self, kept: Sequence[ContainerRecord], replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
     ) -> dict[str, object] | None:
-        """Which containers stand still because the cluster store was set back to an old copy, or None if there are
+        """Which containers are blocked because the cluster store was set back to an old copy, or None if there are
         none."""
         suspected = rules.nodes_ahead_of_records(kept, replicas=replicas)
         if not suspected:

@@ -1,4 +1,4 @@
-"""The cluster's feature level, as it is shown and changed: `headrace features`.
+"""Admin calls that show and change the cluster's feature level (`headrace features`).
 
 Any node answers. The requested level is stored in the cluster store; the controller raises the level (control.levels).
 The level never falls, since older versions cannot read what nodes may write at a higher level. Kafka's tools use

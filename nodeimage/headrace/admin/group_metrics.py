@@ -1,4 +1,4 @@
-"""The lag of the groups that this node coordinates, computed now and then for scrapes.
+"""The lag of the groups that this node coordinates, computed periodically for scrapes.
 
 All their committed offsets are read, AT_ONCE at a time whatever the number of groups. A scan begins LOOK_S seconds
 after the last one, or SHARE times as long after it as it took, whichever is later. The groups that are furthest behind

@@ -1,4 +1,4 @@
-"""The metrics of this node's links, computed now and then for scrapes, since a link may have 100,000 partitions.
+"""The metrics of this node's links, computed periodically for scrapes, since a link may have 100,000 partitions.
 
 At most MOST_LINKS links are reported individually, those that are furthest behind first.
 """

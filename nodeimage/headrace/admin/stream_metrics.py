@@ -1,9 +1,9 @@
 """The size of streams: messages, bytes, and the time of the oldest record. All partitions of a stream are read for it.
 
-A call does a second of work at most: the partitionlets are read in order of id, and where a call has to stop the next
-one continues. The reported figures are those of the last complete pass; the next pass begins once they are FRESH_S
-seconds old, or SHARE times as old as the pass took, whichever is later. So a stream of a million topics gets its
-figures late, and no node is kept busy with them. Each node has its own figures.
+A call does a second of work at most: the partitionlets are read in order of id, and the next call continues
+where one has to stop. The reported figures are those of the last complete pass; the next pass begins once they are
+FRESH_S seconds old, or SHARE times as old as the pass took, whichever is later. So a stream of a million topics gets
+its figures late, and no node is kept busy with them. Each node has its own figures.
 """
 
 from dataclasses import dataclass

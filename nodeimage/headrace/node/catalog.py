@@ -302,7 +302,7 @@ class NodeCatalog(ReplicaListener):
         return awaited
 
     async def receive(self, position: Position, size: int) -> ReceivedSnapshot:
-        """Prepare for a snapshot that the leader is about to send because this node's log starts anew. See
+        """Prepare for a snapshot that the leader is about to send because this node's log is recreated. See
         container.snapshot_transfer."""
         await self._opened.wait()
         return await self._begin(position, size, self.tables.install)

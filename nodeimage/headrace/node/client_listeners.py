@@ -82,7 +82,7 @@ class ClientListener(TlsWatch):
         return None if self._jwks is None else self._jwks.context
 
     def handshakes(self, clock: Timers, room: Callable[[int], bool] = lambda _under_way: True) -> TlsHandshakes | None:
-        """What runs this listener's TLS handshakes; None if it has no TLS. `clock`, `room`: see TlsHandshakes."""
+        """The object that runs this listener's TLS handshakes; None without TLS. `clock`, `room`: see TlsHandshakes."""
         if self._tls is not None and self._handshakes is None:
             tls = self._tls
             fault = f"{PLAIN_CLIENT}: its security.protocol has to be {self.config.protocol} at this port"

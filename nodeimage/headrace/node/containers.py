@@ -1,4 +1,4 @@
-"""The containers that one node leads: led from the start, created, closed, deleted, and handed over when the node
+"""The containers that one node leads: taken up at start-up, created, closed, deleted, and handed over when the node
 stops."""
 
 import asyncio
@@ -52,10 +52,10 @@ class NodeContainers:
     # --- at the start
 
     async def taken_up(self, open_data: Callable[[], list[ContainerRecord]]) -> None:
-        """Return when there is a container for new partitions, and this node leads those of them that it should lead.
+        """Return when there are containers for new partitions, and this node leads those that it should lead.
 
-        A new cluster creates the first ones now. This node does not wait longer than `LED_S` to lead a container:
-        others may be usable.
+        In a new cluster the controller creates the first ones meanwhile. This node does not wait longer than `LED_S` to
+        lead a container: others may be usable.
         """
         while not open_data():
             await self._changes.wait()
@@ -70,7 +70,7 @@ class NodeContainers:
         own = [record for record in wanted if record.leader == self._node.node_id]
         return all(record.container_id in self._replicas.led for record in own)
 
-    # --- asked by the broker
+    # --- requests of the node's other parts
 
     async def new(self, volume: str = "default") -> Leader:
         """Create a container that this node is the first to lead, and return it once it does."""
@@ -86,8 +86,8 @@ class NodeContainers:
     async def close(self, container: Leader) -> None:
         """Close a container: no new partitionlets are opened in it."""
         await self._set_state(container, "closed")
-        # Only after the store has it: while the store is away, all others may close too, and partitions would roll to
-        # and fro.
+        # Only after the store has recorded it: while the store is away, all others may close too, and partitions would
+        # roll to and fro.
         container.closing = True
 
     async def delete(self, container: Leader) -> None:

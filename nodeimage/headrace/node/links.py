@@ -18,7 +18,7 @@ from headrace.node.parts import NodeParts
 
 
 def make_forwarding(home_links: HomeLinks, *, runtime: Runtime, own_cluster: str, secret: str) -> Forwarding:
-    """What forwards writes on copies to the topic's home; `Links` closes it."""
+    """The object that forwards writes on copies to the topic's home; `Links` closes it."""
     return Forwarding(
         home_links=home_links,
         runtime=runtime,

@@ -493,7 +493,7 @@ class Node:
         return await self._scraped().kafka_text() if self._ready else None
 
     def _scraped(self) -> "NodeScrape":
-        """What answers scrapes; it samples groups and links from its first use on."""
+        """The object that answers scrapes; it samples groups and links from its first use on."""
         if self._scrape is None:
             from headrace.node.metrics import NodeScrape  # loaded at the first scrape
 

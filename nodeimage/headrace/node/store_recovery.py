@@ -58,7 +58,7 @@ class StoreRecovery:
         self._peers = peers
         self._store = store
 
-    # --- asked by others
+    # --- requests of other nodes
 
     async def answer(
         self, asked: Unrecorded, _payload: memoryview, _session: Session
@@ -67,7 +67,7 @@ class StoreRecovery:
         answer, found = await self._look_here(asked)
         return answer, [told(found)]
 
-    # --- asked to do it
+    # --- recovery
 
     async def recover(self, *, apply: bool) -> dict[str, Any]:
         """Restore the lost records if `apply`, and return what was, or would be, restored. Existing records are not

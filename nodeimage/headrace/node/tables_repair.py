@@ -2,9 +2,9 @@
 
 If another node leads the catalog, this node fetches that node's snapshot and applies its own log to it; the replica and
 its place in sync stay. If this node leads, another one has to take the lead (invariant 14: until then this replica
-counts as damaged). If no other node could lead, this node uses its own newest snapshot, if every row of it checks, with
-its log, but never the damaged tables. Without such a snapshot, the node serves what checks, refuses the rest, and keeps
-all that it has.
+counts as damaged). If no other node could lead, this node uses its own newest snapshot and its log, if every row of the
+snapshot passes its check, but never the damaged tables. Without such a snapshot, the node serves the rows that pass,
+refuses the rest, and keeps all that it has.
 
 Files are checked by sums (catalog.row_sums), which do not show that a node has applied commands differently from
 others. So nodes compare the totals of their tables at the same positions of the log: if a node differs from most

@@ -14,7 +14,7 @@ SOON_S: Final = 14 * DAY_S
 
 
 class TlsWatch:
-    """Watches one listener's TLS files; `tls`: None: it has none. Belongs to the event loop, except for `look`."""
+    """Watches one listener's TLS files; `tls` is None without TLS. Belongs to the event loop, except for `look`."""
 
     needs = "TLS needs attention"
     is_well = "TLS is as it should be again"

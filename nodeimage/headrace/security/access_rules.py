@@ -1,17 +1,18 @@
 """Which access expression decides, and what it decides: inheritance by path, and the cluster's administrators. Pure.
 
 A permission on a topic is decided by the nearest expression for it: the topic's own, its stream's, that of the longest
-prefix of the stream's path, the cluster's. If there is none, only administrators have the permission. Whomever the
-cluster's `admin` expression admits has every permission on everything, so administrators cannot lock themselves out.
+prefix of the stream's path, the cluster's. If there is none, only administrators have the permission. Everybody whom
+the cluster's `admin` expression admits has every permission on everything, so administrators cannot lock themselves
+out.
 
 For a consumer group the expression for its name decides, otherwise that for the longest matching name prefix, otherwise
-the cluster's. If no expression decides who may consume with a group, everybody may who may consume some topic;
+the cluster's. If no expression decides who may consume with a group, everybody who may consume some topic may;
 transactional ids are like groups, with produce. While security is off, everybody may do everything (DESIGN section 16).
 
 Rules are immutable: a change creates new rules, and the decisions cached for the former ones are dropped with them. A
 text that is not a valid expression (one of a later version, say) admits nobody, and is listed in `faults`. An
 expression on a kind of object, or of a permission, that this version does not know is kept in `unknown`. An unknown
-kind of object could be nearer than every known one, so while an expression stands on one, only administrators may do
+kind of object could be nearer than every known one, so while an expression is set on one, only administrators may do
 anything.
 """
 

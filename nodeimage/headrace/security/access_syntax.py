@@ -14,7 +14,8 @@ The canonical text has a blank on either side of `|` and `&`, unless that makes 
 redundant bracket, no double negation, and no operand twice in one `|` or `&`; quotes only where they are needed. It
 keeps the order in which the expression was written.
 
-Invariant: the canonical text of a tree is no longer than any text of it without its blanks, so it can always be read.
+Invariant: the canonical text of a tree, without its blanks, is no longer than any text that parses to that tree, so it
+can always be read.
 """
 
 import re

@@ -6,8 +6,8 @@ and why. It never contains more: no request body, no token, no password.
 A principal that is refused all the time must neither fill the disk nor hide others. So each principal (and each
 address, for clients that have proved nothing) gets at most `BURST` events at once and `PER_S` per second after that;
 its next event, and `flush`, report how many were left out. All principals together have a limit too. Successful changes
-of users, access, security and quotas are always logged: whoever makes them has proved to be an administrator. Writing
-never waits: a sink takes an event or loses it, and reports how many it has lost.
+of users, access, security and quotas are always logged: only administrators can make them. Writing never waits: a
+sink takes an event or loses it, and reports how many it has lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping

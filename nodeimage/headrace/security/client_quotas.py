@@ -5,9 +5,10 @@ default client; user; default user and client id; default user and default clien
 client. Clients with the same limit share one count, but a limit that names clients has one count for each client of a
 user.
 
-A rate covers the last 11 one-second windows; the current window counts as if it were over, which overstates the rate by
-up to a tenth. A client above its limit is told to wait until the rate has fallen to the limit, and its connection is
-not read meanwhile. Changes of topics use a token bucket, whose burst is what its limit allows in 11 s.
+A rate covers the last 11 one-second windows; all of the current window's amount counts although the window is not over,
+which overstates the rate by up to a tenth. A client above its limit is told to wait until the rate has fallen to the
+limit, and its connection is not read meanwhile. Changes of topics use a token bucket, whose burst is what its limit
+allows in 11 s.
 """
 
 import hashlib

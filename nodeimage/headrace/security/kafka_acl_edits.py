@@ -7,8 +7,8 @@ form as ACLs is never touched.
 
 Two rows are granted without a change, and never shown, because they would allow nothing further. `kafka-acls
 --producer` requests both. CREATE of one topic: an expression is set on an existing topic and is deleted with it.
-IDEMPOTENT_WRITE of the cluster: whoever may write to some topic gets producer ids, as in Kafka, and to others an id is
-of no use. The tool requests this row separately, before anything else.
+IDEMPOTENT_WRITE of the cluster: every user who may write to some topic gets producer ids, as in Kafka, and others have
+no use for an id. The tool requests this row separately, before anything else.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

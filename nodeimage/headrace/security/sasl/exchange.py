@@ -3,9 +3,9 @@
     handshake -> step ... step -> Done -> handshake -> step ... step -> Done
                                 -> Failed, after which nothing is accepted
 
-1. Whatever happens in a step, an error, an exception or its own cancellation, proves nobody's identity.
-2. A client receives the same answer for every reason of failure; the reason goes to the audit, which gets nothing else
-   of what the client sent except the user that it named.
+1. An error, an exception or a cancellation in a step proves nobody's identity.
+2. A client receives the same answer for every reason for which its proof is refused; the reason goes to the audit,
+   which gets nothing else of what the client sent except the user that it named.
 3. A re-authentication keeps the mechanism and the principal.
 """
 

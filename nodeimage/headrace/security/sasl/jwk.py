@@ -1,7 +1,7 @@
 """A public key of a key set (RFC 7517, RFC 8037), and the algorithms that it may be used with.
 
-The kind of the key decides about the algorithms, never the token: RSA has RS and PS, each curve its own. No key allows
-HS or none, so a token that names these matches nothing.
+The kind of the key, never the token, decides which algorithms may be used: RSA has RS and PS, each curve its own. No
+key allows HS or none, so a token that names these matches nothing.
 """
 
 from collections.abc import Callable, Mapping

@@ -14,8 +14,8 @@
     DIR/node-1/peer-tls/            tls.crt, tls.key, ca.crt, unless DIR/peer-tls is there
 
 `ensure` creates whatever is missing, does not match or expires soon, at each start and, by `renew`, while the cluster
-runs: nodes look at their files every ten seconds. The next call repairs what a crash leaves; a folder that was made
-secure never starts in any other way. Everything here blocks.
+runs: nodes look at their files every ten seconds. The next call repairs what a crash leaves; a cluster whose folder
+was made secure is never started without security. Everything here blocks.
 """
 
 import os

@@ -6,8 +6,8 @@ that replica is set aside and recreated: by their histories alone the two would 
 
 What only the store knew is lost: zones, labels, limits and spread of volumes, drains, and how many producer ids were
 handed out. The new store uses other random bits for producer ids, so that none is handed out twice. Ids of nodes and
-containers skip ahead. If an old store can be read, its volumes and its secret are kept, and the file itself stays
-beside the new one.
+containers skip ahead. If an old store can be read, its volumes, feature settings, drains and secret are kept; the
+file itself stays beside the new one.
 
 Recovery needs no disk space beyond what `headrace up` has reserved for it. Everything here blocks. Nothing is changed
 before all folders have been read.

@@ -1,6 +1,6 @@
 """`headrace consume`: prints records through the stock client.
 
-With a group, cursors are committed only up to what was printed: every few seconds and at the end. Values are written
+With a group, offsets are committed only up to what was printed: every few seconds and at the end. Values are written
 byte for byte; on a terminal, control characters are escaped.
 """
 
@@ -154,7 +154,7 @@ class _Reading:
                 heard_at = None
                 _tell_of_silence(self._unread)
             lines = [self._line(message) for message in messages if self._is_record(message)]
-            with self._interrupts:  # printing and advancing the cursors belong together
+            with self._interrupts:  # printing and advancing the offsets belong together
                 write(lines)
                 if self._in_group:
                     self._advance_cursors(messages)

@@ -32,7 +32,7 @@ STREAM: Final = PROBE
 TOPIC: Final = f"{STREAM}:records"
 TTL_MS: Final = 3_600_000
 PARTITIONS_A_NODE: Final = 4
-"""Most partitions per node up to which partitions are added."""
+"""Partitions are added up to this many per node."""
 MADE_S: Final = 15.0
 """Seconds within which a new topic has leaders."""
 PAUSE_S: Final = 0.1

@@ -1,6 +1,6 @@
 """The operator's process: kopf watches, `engine` works.
 
-kopf lists and watches, retries that, and reports events: by `on.event` handlers, which leave neither finalizers nor
+kopf lists and watches, with retries, and reports events to `on.event` handlers, which leave neither finalizers nor
 annotations. Reconcilers do the rest. Settings are environment variables, which the chart sets:
 
     HEADRACE_NODE_IMAGE, HEADRACE_SPARK_IMAGE   images for resources that name none

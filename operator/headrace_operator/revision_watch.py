@@ -1,8 +1,8 @@
 """Detects that the API server went back to an older state, as after a restore of etcd from a backup.
 
-What the operator remembers is then of a state that no longer exists, with higher versions than all that it receives
-from then on: watches continue from versions that the server has yet to reach, and are silent until it has, and listed
-objects seem older than the known ones. So the operator reports itself as unhealthy, and Kubernetes restarts it, with
+The operator then remembers a state that no longer exists, at higher versions than anything that it receives from then
+on: watches continue from versions that the server has yet to reach, and are silent until it has; listed objects seem
+older than the known ones. So the operator reports itself as unhealthy, and Kubernetes restarts it, with
 nothing remembered.
 
 The revision of a list without a version is etcd's own: it rises with every write, and otherwise never falls.

@@ -26,7 +26,7 @@ from headrace_operator.specs import GROUP, Certificates, milliseconds
 GENERATION: Final = f"{GROUP}/ca-generation"
 TURNED: Final = f"{GROUP}/ca-turned"
 FORCE: Final = f"{GROUP}/force-renew"
-"""Annotation that asks to renew what the object holds at once. It is removed as soon as the renewal has begun."""
+"""Annotation that asks for an immediate renewal of what the object holds. It is removed once the renewal has begun."""
 
 
 @dataclass(frozen=True, slots=True)

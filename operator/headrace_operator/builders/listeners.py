@@ -141,8 +141,8 @@ def port_of(spec: ClusterSpec, name: str) -> Port | None:
 
 
 def fault(spec: ClusterSpec) -> str:
-    """Return what is wrong with the first listener with which nodes would not start and which no schema rejects; "" if
-    nothing is.
+    """Return what is wrong with the first listener that would keep nodes from starting and that no schema rejects; ""
+    if nothing is.
     """
     for port in ports(spec):
         where = f"listener {port.name}"

@@ -139,8 +139,9 @@ class Links(Kind[LinkSpec]):
         return conditions, found, again
 
     async def _running_figures(self, body: Body, spec: LinkSpec) -> Figures:
-        """Return the status fields of a link that runs on while its resource cannot be resolved, for example because
-        its source's resource was deleted. Free text is left out: it is not known here whether a part of it is secret.
+        """Return the status fields of a link that keeps running while its resource cannot be resolved, for example
+        because its source's resource was deleted. Free text is left out: it is not known here whether a part of it is
+        secret.
         """
         try:
             _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)

@@ -4,8 +4,7 @@ In doubt a value is removed. The rules:
 
 1. All values of environment variables are removed; their sources (`valueFrom`) stay.
 2. Values under a name that sounds like a secret are removed; names of Secrets, and other references, stay.
-3. From all remaining texts are removed: what follows such a name, credentials in URLs and headers, private keys, web
-   tokens.
+3. All remaining texts lose what follows such a name, credentials in URLs and headers, private keys, and web tokens.
 4. Copies of an object in its own annotations are removed as a whole.
 """
 

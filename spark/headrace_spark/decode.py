@@ -164,7 +164,7 @@ def _record_starts(content: memoryview | bytes, batches: Sequence[_Batch], place
     """Return where the fields of each record start (after its length), shape (records,).
 
     A record's length gives the start of the next one, so the records are walked. Records of equal size are skipped many
-    at a time: if the bytes of the same length recur every `step` bytes, each of them is where the record before says.
+    at a time: if the bytes of this length recur every `step` bytes, each of them is where the record before it ends.
     """
     cells = np.frombuffer(content, np.uint8)
     found: list[Int64s] = []

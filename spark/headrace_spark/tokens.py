@@ -24,7 +24,7 @@ class TaskToken:
     """A task of one query's batch; the same for every attempt."""
 
     query: str
-    """The query's id of a stream, which its checkpoint keeps; of a batch write one name for the whole job."""
+    """The id of a streaming query, which its checkpoint keeps; or the name of a batch write, one for the whole job."""
     task: int
     batch: int
 

@@ -52,7 +52,7 @@ class Feed:
             self._produce(topic, sensor, encode(reading), sample.time_ms)
 
     def mark(self) -> None:
-        """Start to measure the slowest acknowledgement anew."""
+        """Restart the measurement of the slowest acknowledgement."""
         self.slowest_s = 0.0
 
     def _produce(self, topic: str, key: str, value: bytes, time_ms: int) -> None:

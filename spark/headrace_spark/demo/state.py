@@ -103,7 +103,7 @@ class StateDatabase:
 
 
 def _after(row: dict[str, Any] | None, key: tuple[str, str], reading: Reading) -> dict[str, Any]:
-    """A sensor's row once a reading has come; `row`: the one before, if any."""
+    """Return a sensor's row after a reading; `row`: the row before it, None if there was none."""
     value = reading.value
     first = {"readings": 0, "lowest": value, "highest": value, "total": 0.0}
     former = first if row is None else row

@@ -267,6 +267,8 @@ class Failover:
                     for each in theirs
                     if each.home > demoted[each.topic_id].home
                 }
+                missing = set(left) - {each.topic_id for each in topics}
+                late |= dict.fromkeys(missing, "its former home has deleted it; take the home with --force")
                 again = [each.topic_id for each in theirs if each.home.counter > 0 and each.topic_id not in late]
                 again += await self._applier.apply_homes(source, ours)
                 # A source that knows no homes has only reported its ends: this cluster becomes home once it has reached

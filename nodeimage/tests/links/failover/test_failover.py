@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.base.ids import Home, Offset
+from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.chains import LogStart, SetLogStart
 from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.topics import DeleteTopics
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.failover.failover import Failover
 from headrace.links.source.headrace_source import HeadraceSource
@@ -140,6 +141,26 @@ async def test_a_home_that_was_given_is_taken_up_though_its_source_is_away_for_a
     assert (moved["moved"], moved["home"], moved["error"]) == (True, south.cluster_id, None)
     assert await home_is(south, "t", south)
     assert not away
+
+
+async def test_a_home_that_is_deleted_while_it_is_moved_here_is_not_reported_as_moved(
+    south: OneNode, north_cluster: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await north_cluster.produce("t", b"a")
+    await linked(south, north_cluster)
+    await until(lambda: has(south, "t", [b"a"]))
+    demote = Failover._demote
+
+    async def then_it_is_deleted(failover: Failover, *args: Any) -> Any:
+        found = await demote(failover, *args)
+        row = await north_cluster.row("t")
+        assert row is not None
+        await north_cluster.parts.catalog.submit(DeleteTopics(topic_ids=[row.topic_id], now=Millis(0)))
+        return found
+
+    monkeypatch.setattr(Failover, "_demote", then_it_is_deleted)
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
+    assert (moved["moved"], moved["error"]) == (False, "its former home has deleted it; take the home with --force")
 
 
 async def test_homes_on_both_sides_of_a_link_in_both_directions(south: OneNode, north_cluster: OneNode) -> None:

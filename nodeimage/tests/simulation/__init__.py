@@ -1,1 +1,1 @@
-"""A simulator: a whole cluster in one process, where time, chance, network and disks are the seed's."""
+"""A simulator: a whole cluster in one process, in which the seed determines time, chance, network and disks."""

@@ -1,6 +1,6 @@
 """python -m simulation --seed N | --seeds A:B | --gate [--links] [--jobs J]
 
-Run seeds, print what failed, end with 1 if any did.
+Runs seeds, prints those that failed, and exits with code 1 if any did.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--links", action="store_true", help="runs of several clusters that links join")
     parser.add_argument("--lines", type=int, default=60, help="lines of the trace that are shown")
     asked = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings have an order of their own otherwise
+    if os.environ.get("PYTHONHASHSEED") != "0":  # otherwise the order of sets of strings differs between processes
         os.execve(
             sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"}
         )
@@ -67,7 +67,7 @@ def _all(seeds: range, jobs: int, *, links: bool) -> Iterable[Outcome]:
 
 
 def run_short(seed: int, *, links: bool) -> Outcome:
-    """For a pool: what fails is told with the end of its trace, the rest in a few words."""
+    """Run a seed in a pool: a failed outcome keeps the end of its trace, any other is kept short."""
     outcome = _runs(links)(seed, kept_lines=60)
     if not outcome.problem:
         outcome.trace.clear()

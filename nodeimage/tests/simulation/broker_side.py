@@ -1,7 +1,7 @@
 """The upper half of a simulated node: the real catalog and broker, over the simulation's network, store and disk.
 
-What puts catalog, snapshots, broker and containers together in headrace.node does it here, without sockets, threads
-and folder. Clients produce by Kafka's Produce request, and read as a fetch does.
+This module connects catalog, snapshots, broker and containers as headrace.node does, but without sockets, threads and
+folder. Clients produce by Kafka's Produce request, and read as a fetch does.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 VERSION = 7
 SECRET = "secret"
-"""With which credentials of links are sealed."""
+"""The secret that seals credentials of links."""
 _RESULT = struct.Struct(">ihq")
 
 
@@ -60,14 +60,16 @@ class Produce:
 
 
 class Find:
-    """Who leads a topic's partition, as a node knows it; the topic is made on first use. The answer: a node id."""
+    """A client's request: which node leads a topic's partition, as far as the answering node knows; the topic is
+    created on first use. The answer: a node id.
+    """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
 
 
 class Fetch:
-    """Committed batches from an offset on. The answer: (high watermark, batches)."""
+    """A client's request: committed batches from an offset on. The answer: (high watermark, batches)."""
 
     def __init__(self, topic: str, offset: int) -> None:
         self.topic = topic
@@ -75,7 +77,7 @@ class Fetch:
 
 
 class Trim:
-    """Records below an offset are to go."""
+    """A client's request: delete the records below an offset."""
 
     def __init__(self, topic: str, offset: int) -> None:
         self.topic = topic
@@ -83,7 +85,9 @@ class Trim:
 
 
 class Committed:
-    """The committed offset of a group, as any node has it. The answer: an offset, 0 where there is none."""
+    """A client's request: the committed offset of a group, as the answering node has it. The answer: an offset, 0 if
+    there is none.
+    """
 
     def __init__(self, topic: str, group: str) -> None:
         self.topic = topic
@@ -91,14 +95,14 @@ class Committed:
 
 
 class Roll:
-    """The partition is to go on in another partitionlet."""
+    """A client's request: let the partition continue in another partitionlet."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
 
 
 class Commit:
-    """A committed offset of a group of that name, by whichever node. The answer: an error code."""
+    """A client's request to any node: commit an offset of a group. The answer: an error code."""
 
     def __init__(self, topic: str, group: str, offset: int, metadata: str) -> None:
         self.topic = topic
@@ -111,7 +115,7 @@ _numbers = itertools.count(1)
 
 
 class Talk:
-    """As much of a connection as Produce asks for."""
+    """The part of a connection that Produce needs."""
 
     def __init__(self, broker: NodeParts) -> None:
         self.refusals = None
@@ -137,7 +141,7 @@ class Slot:
         self.answered.set_result(b"".join(body))
 
     def failed(self, code: int) -> None:
-        """Nothing is counted."""
+        """Counts nothing."""
 
     def lose(self) -> None:
         if not self.answered.done():
@@ -145,7 +149,7 @@ class Slot:
 
 
 class BrokerSide:
-    """One run's."""
+    """The catalog and broker of one run of a node."""
 
     def __init__(self, node: "Node", process: Any) -> None:
         self._sim = node
@@ -202,22 +206,22 @@ class BrokerSide:
         self.is_ready = False
         self.context = process.context
         self.handlers = self._handlers
-        """What it answers to other nodes."""
+        """Handlers of requests from other nodes."""
         self.closing: list[Callable[[], Awaitable[None]]] = []
-        """What is to be closed before the broker."""
+        """Functions that close what has to be closed before the broker."""
         self.links: Any = None
-        """What its cluster has beside it."""
+        """The links of the node's cluster, in runs with links."""
 
     async def receive(self, position: Position, size: int) -> ReceivedSnapshot:
-        """See NodeCatalog."""
+        """See `NodeCatalog`."""
         return await self._opening.receive(position, size)
 
     async def snapshot(self, least: Position) -> GivenSnapshot:
-        """See NodeCatalog."""
+        """See `NodeCatalog`."""
         return await self._opening.snapshot(least)
 
     async def serve(self) -> None:
-        """What Node.start does once it has joined the others; a node that cannot is started again."""
+        """Do what `Node.start` does once the node has joined the others; a node that fails here is restarted."""
         controller = self._sim.controller
         assert controller is not None
         try:
@@ -228,7 +232,7 @@ class BrokerSide:
             self.catalog.failed.add_done_callback(lambda _: self._sim.restart(self._process, "the catalog failed"))
             runtime = Runtime(executor=self._opening._executor, clock=controller.clocks)
             self.home_links = HomeLinks()
-            self.home_links.looked_up(())  # links, where there are any, are looked up when they begin
+            self.home_links.looked_up(())  # links, if there are any, are looked up when they begin
             self.forwarding = make_forwarding(
                 self.home_links, runtime=runtime, own_cluster=self.identity.cluster_id, secret=SECRET
             )
@@ -270,7 +274,7 @@ class BrokerSide:
         self.is_ready = True
 
     async def stop(self) -> None:
-        """Close what was opened, in order."""
+        """Close everything that was opened, in order."""
         self.is_ready = False
         for close in self.closing:
             await close()
@@ -281,29 +285,29 @@ class BrokerSide:
             await self._opening.close()
 
     def view_changed(self, changed: Any) -> None:
-        """See Node."""
+        """See `Node`."""
         self._changes.wake()
         self.replicas.records_changed(changed.containers)
         if hasattr(self, "parts") and (changed.containers or changed.nodes):
             self.parts.records_changed(changed.containers)
 
     async def close_container(self, container_id: ContainerId) -> None:
-        """As one that is full."""
+        """Close a container as if it were full."""
         container = self.replicas.led.get(container_id)
         if container is not None:
             await self._containers.close(container)
 
     def crash(self, *, with_host: bool) -> None:
-        """The process is gone: the tables' files stay as they are, and no connection of its own holds them.
+        """End the process: the files of the tables stay as they are, and none of its connections holds them.
 
-        Without its host's memory, some of the newest commits are gone, which are synced only when SQLite moves them
-        into the tables' file.
+        If the host's memory is lost too, some of the newest commits are gone, since SQLite syncs a commit only when it
+        moves it into the file of the tables.
         """
         if not self._opening.is_open:
             return
         live, journal = self._live_files()
         if not journal.exists():
-            return  # it had closed them
+            return  # it had already closed the connections
         tables, commits = live.read_bytes(), journal.read_bytes()
         self.catalog._close_files()
         live.with_name(live.name + "-shm").unlink(missing_ok=True)
@@ -323,9 +327,10 @@ class BrokerSide:
             self._sim.tables_synced = live.read_bytes() if live.exists() else b""
 
     def rows(self, *more: str) -> dict[str, list[tuple[Any, ...]]] | None:
-        """All that the tables here hold, those of links left out but for `more`; None where they are damaged."""
+        """All rows of the tables here, without those of links unless `more` names them; None if the tables are damaged.
+        """
         tables = ("counters", "streams", "topics", "partitionlets", "log_starts", "groups", "cursors", *more)
-        columns = {"counters": "name, value"}  # the totals say how far rows have sums, too
+        columns = {"counters": "name, value"}  # the totals also say how far rows have sums
         if self.catalog.damage:
             return None
         try:
@@ -419,5 +424,5 @@ class BrokerSide:
 
 
 def data_folder(node: "Node") -> Path:
-    """Where its catalog lies."""
+    """The folder of a node's catalog."""
     return node.cluster.folder / f"data-{node.number}"

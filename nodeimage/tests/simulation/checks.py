@@ -1,7 +1,9 @@
-"""What must hold at every moment of a run, and what must hold when all is quiet again (DESIGN section 4, invariants).
+"""What must hold at every moment of a run, and what must hold when all is quiet again (docs/architecture.md,
+Invariants).
 
-There is one truth for each container: the commands below what any replica has ever called committed, by position. All
-replicas' committed prefixes, and every acknowledgement that a client got, must agree with it, always.
+There is one truth for each container: by position, the commands below the highest position that any replica has ever
+considered committed. All replicas' committed prefixes, and every acknowledgement that a client received, must agree
+with it at all times.
 """
 
 from bisect import bisect_left
@@ -36,15 +38,15 @@ class _Truth:
         self.positions: list[int] = []
         self.payloads: list[bytes] = []
         self.holes: list[tuple[Position, Position]] = []
-        """What was trimmed everywhere before anybody looked: behind the one position, up to the other."""
+        """Ranges that were trimmed everywhere before they were observed: after the first position, up to the second."""
 
     def is_known(self, position: int) -> bool:
-        """Whether it is told what ends there."""
+        """Whether the truth contains the command that ends at the position."""
         return position <= self.until and not any(after < position <= until for after, until in self.holes)
 
 
 class _Looked:
-    """How far one replica has been compared, by whom."""
+    """How far one replica has been compared, and in which process."""
 
     def __init__(self) -> None:
         self.committed = Position(0)
@@ -61,12 +63,13 @@ class Checks:
         self._writers: dict[tuple[ContainerId, Epoch], Process] = {}
         self.acknowledged: defaultdict[ContainerId, dict[Position, bytes]] = defaultdict(dict)
         self.latest: defaultdict[ContainerId, Position] = defaultdict(lambda: Position(0))
-        """The last position of an acknowledgement that a client has."""
+        """By container, the highest position whose acknowledgement a client has received."""
         self.sent: set[bytes] = set()
         self.failure: Violation | None = None
 
     def fail(self, text: str) -> None:
-        """Keep the first violation, and end the run: where it is found there may be somebody who catches everything."""
+        """Keep the first violation, and end the run: an exception raised here might be caught by the code under test.
+        """
         if self.failure is None:
             self.failure = Violation(f"{self._cluster.loop.now:.3f} s: {text}")
             self._cluster.trace(f"VIOLATION {text}")
@@ -83,7 +86,7 @@ class Checks:
     def look_at(self, node: "Node", replica: LocalReplica) -> None:
         """Invariants 1, 2, 7: one truth, and it only grows."""
         if replica.cycle.is_closed:
-            return  # its log is being cut or begun anew, it will be another one
+            return  # its log is being cut or reset, and will be another one
         looked = self._looked.setdefault((replica, replica.incarnation), _Looked())
         committed = replica.committed
         where = f"container {replica.id} on node {node.number}"
@@ -92,7 +95,7 @@ class Checks:
         looked.committed = committed
         if committed > replica.log.synced:
             self.fail(f"{where}: committed {committed} is not on its disk, which has {replica.log.synced}")
-        looked.compared = max(looked.compared, replica.log.start)  # it began anew behind a snapshot, or was trimmed
+        looked.compared = max(looked.compared, replica.log.start)  # it started over after a snapshot, or was trimmed
         if committed <= looked.compared:
             return
         truth = self._truths[replica.id]
@@ -117,7 +120,7 @@ class Checks:
         looked.compared = committed
 
     def led(self, node: "Node", process: "Process", container: Leader) -> None:
-        """No epoch has two writers; but for those of an old copy of the store, none of which commits."""
+        """No epoch has two writers, except for epochs of an old copy of the store, in which nothing is committed."""
         if self._cluster.set_back:
             return
         key = container.id, container.epoch
@@ -126,11 +129,12 @@ class Checks:
             self.fail(f"epoch {container.epoch} of container {container.id}: {before.name}, and {process.name}")
 
     def acknowledge(self, container_id: ContainerId, position: Position, payload: bytes) -> None:
-        """A client was told that its command is committed: it is on every member of the in-sync set (invariant 1)."""
+        """A client was told that its command is committed: it must be on every member of the in-sync set (invariant 1).
+        """
         self.acknowledged[container_id][position] = payload
         self.latest[container_id] = max(self.latest[container_id], position)
         if self._cluster.set_back:
-            return  # the record is an old copy: the one that counts is in the leader's folder
+            return  # the record is an old copy: the valid one is in the leader's folder
         record = self._cluster.record(container_id)
         if record is None:
             self.fail(f"container {container_id} acknowledges, and has no record")
@@ -145,7 +149,7 @@ class Checks:
                 )
 
     def read_latest(self, node: "Node", container_id: ContainerId, known: Position, found: Position) -> None:
-        """Invariants 8, 16: whoever serves knows of all that was acknowledged before it was asked."""
+        """Invariants 8, 16: a node that serves knows of everything that was acknowledged before the request."""
         if found < known:
             self.fail(
                 f"container {container_id}: node {node.number} says that {found} is the latest, "
@@ -155,7 +159,7 @@ class Checks:
     def served(
         self, node: "Node", container_id: ContainerId, after: Position, found: list[tuple[Position, bytes]]
     ) -> None:
-        """What a replica gives out is the truth, whatever became of its disk."""
+        """A replica returns only true records, whatever happened to its disk."""
         truth = self._truths[container_id]
         low = bisect_left(truth.positions, after + 1)
         known = list(zip(truth.positions[low:], truth.payloads[low:], strict=True))
@@ -164,12 +168,12 @@ class Checks:
             self.fail(f"container {container_id}: node {node.number} served {_differing(found, known)}")
 
     def some_position(self, container_id: ContainerId, roll: float) -> Position:
-        """Where to read from."""
+        """A position to read from."""
         positions = self._truths[container_id].positions
         return Position(positions[int(roll * len(positions))]) if positions else Position(0)
 
     def put(self, key: str, before: bytes | None, after: bytes) -> None:
-        """Invariants 3, 5, 6: what a record may become."""
+        """Invariants 3, 5, 6: how a record may change."""
         if key == FEATURES_KEY:
             self._cluster.levels.put(before, after)
         if key.startswith(NODE_PREFIX):
@@ -187,7 +191,7 @@ class Checks:
             return
         old = msgspec.json.decode(before, type=ContainerRecord)
         if new.recovered > old.recovered:
-            return  # by an operator, who was told what that may cost (invariant 15)
+            return  # by an operator, who was told the possible cost (invariant 15)
         what = f"container {new.container_id} from {old} to {new}"
         if new.epoch < old.epoch or (new.epoch == old.epoch and new.leader != old.leader):
             self.fail(f"the epoch does not rise: {what}")
@@ -201,7 +205,7 @@ class Checks:
     # --- when all is quiet
 
     def quiet(self, container_id: ContainerId) -> str:
-        """Why a container is not whole yet; "": it is."""
+        """Why a container is not whole yet; "": it is whole."""
         record = self._cluster.record(container_id)
         assert record is not None
         leader = self._cluster.by_id(record.leader)
@@ -228,7 +232,7 @@ class Checks:
         return replica.log.end == container.end
 
     def at_the_end(self, container_id: ContainerId) -> None:
-        """All that was acknowledged is in the truth, where it was acknowledged; nothing is there twice."""
+        """Everything that was acknowledged is in the truth, at its position, and exists only once."""
         truth = self._truths[container_id]
         held = dict(zip(truth.positions, truth.payloads, strict=True))
         for position, payload in self.acknowledged[container_id].items():
@@ -238,14 +242,14 @@ class Checks:
                     f"where {held.get(position, b'nothing')[:20]!r} is"
                 )
         if self._cluster.shape.topics and container_id == CATALOG_ID:
-            return  # a command may come twice
+            return  # a command may occur twice
         if len(set(truth.payloads)) < len(truth.payloads):
             self.fail(f"container {container_id}: something is there twice")
         if not set(truth.payloads) <= self.sent:
             self.fail(f"container {container_id}: something is there that nobody sent")
 
     def scrubbed(self, container_id: ContainerId) -> None:
-        """No replica is damaged any more that can be spared."""
+        """No replica that can be spared is still damaged."""
         if self._cluster.is_needed(container_id):
             return
         for node in self._cluster.nodes:

@@ -1,7 +1,7 @@
-"""Clients of a simulated cluster: they append to whoever seems to lead, and ask anybody for the latest position.
+"""Clients of a simulated cluster: they append to the node that seems to lead, and ask any node for the latest position.
 
-A client learns of a change of leader late, by a view of its own that lags, or by being refused. An append whose
-outcome it does not learn is never repeated: it may be there once, or not at all.
+A client learns of a change of leader late, from its own view, which lags, or from a refusal. An append whose outcome it
+does not learn is never repeated: the record may exist once, or not at all.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ class Client:
         self._number = number
         self._sent = 0
         self._known: dict[ContainerId, int] = {}
-        """Who is thought to lead."""
+        """By container, the node that the client believes to lead."""
 
     async def run(self) -> None:
-        """Go on until the cluster says that it is over."""
+        """Run until the cluster says that the run is over."""
         pause = 0.02 + self._chance.random() * 0.25
         while not self._cluster.over:
             await asyncio.sleep(self._chance.random() * pause * 2)

@@ -51,10 +51,11 @@ from simulation.world import patched
 
 MOST_STEPS = 400_000
 SCRUB_S = 5.0
-"""At the end; a node that has just started has not opened all of its replicas."""
+"""Virtual seconds that the scrub at the end may take; a node that has just started has not opened all of its replicas.
+"""
 LOOK_S = 0.5
 GO_ON_S = 20.0
-"""After the last fault every container takes writes again within so long."""
+"""Virtual seconds after the last fault within which every container has to accept writes again."""
 SHAPE = 1_000_000_007
 EXTRA = 2_000_000_139
 CLOCKS = 3_000_000_019
@@ -68,14 +69,14 @@ TABLES = 9_000_000_011
 STRANGERS = 10_000_000_019
 HOLES = 11_000_000_003
 LOST = 12_000_000_007
-"""Added to the seed, for what only some runs have: the others are what they were before it came."""
+"""Added to the seed for the random source of faults that were added later: so all other runs stay as they were."""
 WHOLE_S = 60.0
-"""And so long it may take until nothing is missing anywhere."""
+"""Virtual seconds after the last fault within which everything has to be whole again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a run is made of."""
+    """The parameters of a run."""
 
     nodes: int
     replicas: int
@@ -83,25 +84,25 @@ class Shape:
     clients: int
     chunk_bytes: int
     job_s: float
-    """What a disk may take for a sync."""
+    """The longest time, in seconds, that a disk takes for a sync."""
     hop_s: float
-    """What a message may take."""
+    """The longest time, in seconds, that a message takes."""
     faults_s: float
     faults: int
     topics: int
-    """With a catalog and brokers; 0: replicas alone."""
+    """The number of topics, with a catalog and brokers; 0: only replicas."""
     flips: bool
-    """Bits flip on disks, and clients read what is there."""
+    """Whether bits flip on disks, and clients read the affected records."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How a run went. `problem` is empty where it went well."""
+    """The outcome of a run. `problem` is empty if it succeeded."""
 
     seed: int
     problem: str = ""
     digest: int = 0
-    """Of everything that happened: the same seed gives the same."""
+    """A digest of everything that happened: the same seed gives the same digest."""
     faults: list[Fault | Jump | SetBack | Odd] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     shape: Shape | None = None
@@ -114,7 +115,7 @@ class Cluster:
     """Nodes, clients, network and store under one loop."""
 
     name = ""
-    """Which of several in one run."""
+    """The cluster's name among several in one run."""
 
     def __init__(self, seed: int, folder: Path, *, kept_lines: int) -> None:
         self._lines: deque[str] = deque(maxlen=kept_lines)
@@ -136,7 +137,7 @@ class Cluster:
         )
         hang = draw_hang(random.Random(seed + HANGS), begin=2.5, length=self.shape.faults_s)
         self.faults = sorted(self.faults + hang, key=lambda fault: fault.at)
-        if self.shape.nodes > self.shape.replicas and self.shape.min_in_sync > 1:  # else nobody waits for them
+        if self.shape.nodes > self.shape.replicas and self.shape.min_in_sync > 1:  # otherwise nobody awaits them
             full = draw_full(random.Random(seed + FULL), begin=2.5, length=self.shape.faults_s)
             self.faults = sorted(self.faults + full, key=lambda fault: fault.at)
 
@@ -175,7 +176,7 @@ class Cluster:
         self.store = MemoryStore()
         self.odd = OddCalls(random.Random(seed + ODD + 1))
         self.set_back = False
-        """The store was set back, and what it lost is not yet back."""
+        """Whether the store was set back, and what it lost has not been restored yet."""
         self.network = Network(self.loop, self.chance, self.trace)
         self.network.hop_s = shape.hop_s
         self.checks = Checks(self)
@@ -187,11 +188,11 @@ class Cluster:
         self.nodes: list[Node] = []
         self.drained: set[int] = set()
         self.damaged: set[str] = set()
-        """The formats of replicas that were damaged: what they had may be gone."""
+        """The formats of replicas that were damaged, whose contents may be gone."""
         self.flipped: dict[ContainerId, str] = {}
-        """The format of the one replica of a container that was last damaged without anybody noticing."""
+        """By container, the format of the one replica that was last damaged without anybody noticing."""
         self.flips: dict[ContainerId, Flipped] = {}
-        """How it was damaged."""
+        """By container, how that replica was damaged."""
         self.over = False
         self.faults: list[Fault] = []
         self.table_faults: list[Fault] = []
@@ -201,15 +202,15 @@ class Cluster:
         self.jumps: list[Jump] = []
 
     def address(self, number: int) -> tuple[str, int]:
-        """Where clients of other clusters reach a node."""
+        """The address at which clients of other clusters reach a node."""
         return "simulated", 0
 
     async def attach(self, upper: BrokerSide) -> Mapping[type, Callable[..., Awaitable[Any]]]:
-        """A node's broker runs from now on: what else the node has, and which requests it answers beside."""
+        """A node's broker runs from now on: registers the other parts of the node, and the requests that it answers."""
         return {}
 
     def trace(self, line: str) -> None:
-        """One thing that happened."""
+        """Record an event of the run."""
         line = f"{self.loop.now:.6f} {line}"
         self._digest = zlib.crc32(line.encode(), self._digest)
         self._lines.append(line)
@@ -237,12 +238,13 @@ class Cluster:
         return container_id in deleted_containers(self.store) if record is None else record.state == "deleted"
 
     def open_to_commands(self) -> list[ContainerId]:
-        """Those to which clients append commands that mean nothing: none, where there are topics, since they mean
-        nothing to those who give back what is dead."""
+        """The containers to which clients append meaningless commands: none in runs with topics, where garbage
+        collection would not understand them.
+        """
         return [] if self.shape.topics else self.containers()
 
     def missing(self) -> str:
-        """What is not whole."""
+        """What is not whole yet; "": everything is."""
         off = {node.node_id for node in self.nodes if abs(node.wall_ahead) > OFF_S}
         for node in self.nodes:
             if node.controller is None or node.controller.clocks_off().keys() != off:
@@ -272,7 +274,7 @@ class Cluster:
         return ""
 
     def _lags(self, container_id: ContainerId) -> str:
-        """Which catalog has not applied everything."""
+        """Which catalog has not applied all commands yet."""
         if self.shape.topics and container_id == CATALOG_ID:
             if unready := self._unready():
                 return unready
@@ -285,17 +287,17 @@ class Cluster:
         return ""
 
     def can_lose(self, node: Node) -> bool:
-        """Whether a node's disk may be lost now: of all that it holds another has everything, and will have.
+        """Whether a node's disk may be lost now: another node has, and will have, everything that it holds.
 
-        That one replica in sync keeps its disk is what the design asks for.
+        The design requires that one in-sync replica keeps its disk.
         """
         if self.set_back:
-            return False  # nobody can say who is in sync
+            return False  # it is unknown who is in sync
         if not all(each.is_up and not each.link.away and not each.link.unsure for each in self.nodes):
             return False
         folders = {int(each.name) for each in node.folder.iterdir() if each.name.isdigit()}
         if self.shape.min_in_sync == 1 and folders.difference(self.containers()):
-            return False  # a container that is being made may get a record that names this one folder
+            return False  # a container that is being created may get a record that names this one folder
         for container_id in self.containers():
             record = self.record(container_id)
             assert record is not None
@@ -310,20 +312,20 @@ class Cluster:
             if node.node_id in record.replicas and not others:
                 return False
             if led is not None and led.state.waits_for != led.state.in_sync:
-                return False  # it may be about to leave the others out
+                return False  # it may be about to remove the others from the set
         return True
 
     def is_flipped(self, node: Node, container_id: ContainerId) -> bool:
-        """Whether the replica that a node has is one that was damaged by a flipped bit."""
+        """Whether a node's replica is one that was damaged by a flipped bit."""
         return node.format_of(container_id) == self.flipped.get(container_id, "none")
 
     def is_needed(self, container_id: ContainerId) -> bool:
-        """Whether no replica may leave the in-sync set, however damaged: no more are in it than have to be."""
+        """Whether no replica may leave the in-sync set, however damaged, because the set is at its minimum."""
         record = self.record(container_id)
         return record is not None and len(record.in_sync) <= record.min_in_sync
 
     def _is_gone(self, node: Node, container_id: ContainerId) -> bool:
-        """Whether what was damaged is gone: given back with the records that it held, or cut off as not committed."""
+        """Whether the damaged bytes are gone: freed together with their records, or cut off as not committed."""
         if not self.shape.topics and self.flips[container_id].is_there():
             return False
         replica = node.replicas.replica(container_id) if node.replicas is not None else None
@@ -331,10 +333,10 @@ class Cluster:
         return not any(scrub(node.folder / str(container_id), Scrubbed(), synced=synced))
 
     def can_flip(self, container_id: ContainerId) -> bool:
-        """Whether a replica may be damaged: it is the only one of three that are in sync.
+        """Whether a replica may be damaged: it is the only damaged one of three that are in sync.
 
-        With a minimum of two, one that is damaged is then never all that is left. One that was lost counts not, also
-        where nobody has noticed yet.
+        With a minimum of two, a damaged replica is then never the last one. A replica that was lost does not count,
+        even if nobody has noticed yet.
         """
         record = self.record(container_id)
         return (
@@ -346,7 +348,7 @@ class Cluster:
         )
 
     def change_tables(self, node: Node) -> None:
-        """Have a value in a node's tables be another one."""
+        """Change a value in a node's tables."""
         if done := change_row(node, self.chance):
             self.tables.changed += 1
             self.trace(f"damage of the tables of node {node.number}: {done}")
@@ -368,7 +370,7 @@ class Cluster:
             for number in range(self.shape.topics and self.shape.topics + 1)
         ]
         writing = [self.loop.create_task(writer.run()) for writer in writers]
-        for jump in self.jumps:  # by the loop's timers: a task more would give those that come later another order
+        for jump in self.jumps:  # by the loop's timers: an additional task would change the order of later ones
             self.loop.call_later(jump.at, self._jumps, jump, jump.by)
             self.loop.call_later(jump.at + jump.lasts, self._jumps, jump, -jump.by)
         trouble = Trouble(self)
@@ -426,7 +428,7 @@ class Cluster:
             await asyncio.sleep(SCRUB_S)
 
     async def _goes_on(self) -> None:
-        """Each container acknowledges something."""
+        """Each container acknowledges a command."""
         begin = self.loop.now
         client = Client(self, 999)
         left = self.open_to_commands()
@@ -439,7 +441,7 @@ class Cluster:
             await asyncio.sleep(0.2)
 
     async def _all_through(self, writers: list[TopicClient]) -> None:
-        """Each topic takes what is sent to it."""
+        """Each topic accepts everything that is sent to it."""
         begin = self.loop.now
         while (left := [writer for writer in writers if not writer.is_through]) and self.checks.failure is None:
             if self.loop.now > begin + GO_ON_S:
@@ -497,7 +499,7 @@ def has_topics(seed: int) -> bool:
 
 def _set_back(seed: int, shape: Shape) -> SetBack | None:
     if has_versions(seed):
-        return None  # records have no ids of changes at first
+        return None  # at first, records have no ids of changes
     return draw_set_back(random.Random(seed + SET_BACK), begin=2.5, length=shape.faults_s)
 
 
@@ -507,7 +509,7 @@ def _oddity(seed: int, shape: Shape) -> Odd | None:
 
 def _table_faults(seed: int, shape: Shape) -> list[Fault]:
     if has_versions(seed) or not shape.topics:
-        return []  # rows have no checksums at first
+        return []  # at first, rows have no checksums
     return draw_tables(random.Random(seed + TABLES), begin=3.5, length=shape.faults_s)
 
 
@@ -550,16 +552,16 @@ def run(seed: int, *, kept_lines: int = 300) -> Outcome:
             return cluster.outcome(problem)
     finally:
         del cluster
-        gc.collect()  # nodes refer to their parts and these to them, and each holds files open
+        gc.collect()  # nodes and their parts refer to each other, and each holds files open
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
 def freeze() -> None:
-    """Each run ends with a collection, which is not to look at what all of them share."""
+    """Each run ends with a garbage collection, which should skip the objects shared by all runs."""
     gc.freeze()
 
 
 def in_memory() -> Any:
-    """A filesystem in memory, where there is one."""
+    """A folder in a filesystem in memory, if there is one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None

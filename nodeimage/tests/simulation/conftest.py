@@ -1,4 +1,4 @@
-"""Marks the tests of this folder: they compute, and wait for nothing."""
+"""Marks the tests of this folder, which only compute and never wait."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Simulated disks: jobs that take their time, and what a crash or a bad disk leaves of a replica's files.
+"""Simulated disks: jobs that take time, and the state in which a crash or a bad disk leaves a replica's files.
 
-A job's frames are in the files once its time has come; until then a crash leaves none of it, all, or a torn part. Of
-two writes that are under way at a time the second may come first, and a crash decides of each by itself. What was told
-as written was synced and stays.
+A job's frames are in the files once its time has passed; until then a crash leaves none, all, or a torn part of them.
+Of two concurrent writes the second may finish first, and a crash decides about each separately. Frames that were
+reported as written were synced and stay.
 """
 
 import errno
@@ -24,44 +24,45 @@ if TYPE_CHECKING:
     from simulation.node import Node
 
 NATIVE = 0.75
-"""Of processes: how many have the native pieces."""
+"""The share of processes that have the native modules."""
 ODD_RUNS, ODD_WRITES = 0.1, 0.05
-"""Of runs: in how many single writes fall short, or cannot be synced by the same call; and of these: how many do."""
+"""The share of runs in which single writes fall short, or cannot be synced by the same call; and the share of such
+writes in these runs."""
 BESIDE_S = (0.0, 0.001, 0.02, 3600.0)
-"""Of processes: how long a write takes before the next one begins beside it."""
+"""Seconds that a write takes before the next one begins beside it; each process draws one of these values."""
 _PAGE = 512
-"""What a disk writes whole or not at all; small, since the chunks are."""
+"""The bytes that a disk writes atomically; small, since the chunks are small."""
 
 
 class Disk:
-    """One node's. `slow`: seconds that a job may take; `full`: no room for another chunk."""
+    """The disk of one node. `slow`: seconds that a job may take; `full`: there is no room for another chunk."""
 
     def __init__(self, chance: random.Random, job_s: float, loop: SimulatedLoop) -> None:
         self.hangs_until = 0.0
-        """What begins before then ends after it."""
+        """Jobs that begin before this time end after it."""
         self._loop = loop
         self.slow = 0.0
         self._job_s = job_s
         self.full = 0
         self.unopened = 0
-        """While it is not 0, its process has no file descriptor left."""
+        """While this is not 0, the node's process has no file descriptor left."""
         self.fails = False
-        """The next sync fails."""
+        """Whether the next sync fails."""
         self._chance = chance
 
     def check(self, length: int, *, from_reserve: bool = False) -> None:
-        """See cycle.Room."""
+        """See `cycle.Room`."""
         if self.full:
             raise StorageFull("the simulated disk is full")
 
     def lacked(self) -> None:
-        """See cycle.Room."""
+        """See `cycle.Room`."""
 
     def job_s(self) -> float:
         return self.hangs_s() + 0.0002 + self._chance.random() * (self.slow or self._job_s)
 
     def hangs_s(self) -> float:
-        """How long nothing returns from it."""
+        """Seconds for which no call to the disk returns."""
         return max(self.hangs_until - self._loop.now, 0.0)
 
 
@@ -69,7 +70,7 @@ _open = os.open
 
 
 def open_within_limits(path: Any, *arguments: Any, **more: Any) -> int:
-    """Stands in for os.open."""
+    """A replacement for `os.open`."""
     process = PROCESS.get()
     if process is not None and process.node.disk.unopened:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
@@ -82,21 +83,22 @@ def has_odd_writes(seed: int) -> bool:
 
 
 class WriterPool:
-    """Stands in for headrace.container.writer_pool.WriterPool, of one process."""
+    """A replacement for `headrace.container.writer_pool.WriterPool`, for one process."""
 
     def __init__(self, node: "Node", *, run: int) -> None:
-        self._chance = chance = random.Random(f"{node.cluster.seed} {node.number} {run}")  # what else is drawn stays so
+        self._chance = chance = random.Random(f"{node.cluster.seed} {node.number} {run}")  # other draws stay as they are
         self.is_native = chance.random() < NATIVE
         self._odd_writes = ODD_WRITES if has_odd_writes(node.cluster.seed) else 0.0
         self._node = node
         self._loop: SimulatedLoop = node.cluster.loop
         self.beside_s = chance.choice(BESIDE_S)
         self._under_way: dict[Any, list[DirectWrite | WriteJob]] = {}
-        """By the writer that is told. All that have asked once are there, in order of the first time."""
+        """Pending jobs, by the writer that is notified. Contains all writers that have ever submitted a job, in order
+        of their first one."""
 
     @property
     def writes_beside(self) -> bool:
-        """Whether two writes of one log are under way."""
+        """Whether two writes of one log are in progress."""
         return any(len(jobs) > 1 for jobs in self._under_way.values())
 
     def write(self, write: DirectWrite, written: Written) -> None:
@@ -140,7 +142,7 @@ class WriterPool:
         failure: Exception | None = None
         try:
             container_log.write_job(job)
-        except Exception as error:  # as in the thread, whatever it is
+        except Exception as error:  # as in the thread, whatever the error is
             failure = error
         self._end(done, job)
         done(failure)
@@ -154,7 +156,7 @@ class WriterPool:
         self._loop.call_later(self._node.disk.hangs_s() + self._chance.random() * 0.002, mark)
 
     def _check_mark(self, position: int, done: Any) -> None:
-        """No mark tells of what is still to reach the disk (invariant 14)."""
+        """No mark covers bytes that have yet to reach the disk (invariant 14)."""
         for job in self._under_way.get(done.__self__, ()):
             if isinstance(job, DirectWrite):
                 start = int(Path(os.readlink(f"/proc/self/fd/{job.file.fd}")).stem) + job.offset - FILE_HEAD_BYTES
@@ -164,14 +166,14 @@ class WriterPool:
                     )
 
     def crash(self, chance: random.Random) -> list[str]:
-        """The process is gone; says what became of what was under way."""
+        """The process is gone; returns what became of the pending writes."""
         fates = [_left_of(each, chance) for under_way in self._under_way.values() for each in under_way]
         self._under_way.clear()
         return [fate for fate in fates if fate]
 
 
 def _against(under_way: list[DirectWrite | WriteJob], job: DirectWrite | WriteJob) -> str:
-    """Why a job may not begin beside those that are under way; empty: it may."""
+    """Why a job may not begin beside the pending ones; empty if it may."""
     before = under_way[0]
     if len(under_way) > 1:
         return "three jobs at a time"
@@ -183,7 +185,7 @@ def _against(under_way: list[DirectWrite | WriteJob], job: DirectWrite | WriteJo
 
 
 def same_open_file(one: int, other: int) -> bool:
-    """Whether two descriptors are of one open file, as the kernel sees it: it then tells them of a failure once."""
+    """Whether two descriptors belong to one open file in the kernel, which then reports a failure to it only once."""
     place = os.lseek(one, 0, os.SEEK_CUR)
     os.lseek(one, place + 1, os.SEEK_SET)
     moved = os.lseek(other, 0, os.SEEK_CUR)
@@ -216,7 +218,7 @@ def _left_of(under_way: DirectWrite | WriteJob, chance: random.Random) -> str:
 
 
 def _tear(portion: Portion, chance: random.Random) -> None:
-    """Writes some of a portion's pages; its file may or may not have become the chunk's."""
+    """Write some of a portion's pages; its file may or may not have become the chunk's."""
     pieces: list[tuple[int, bytes]] = []
     at, done = portion.at, 0
     for stop, unwritten in (*portion.gaps, (len(portion.buffers), 0)):
@@ -236,7 +238,7 @@ def _tear(portion: Portion, chance: random.Random) -> None:
 
 
 def _tear_bytes(fd: int, offset: int, joined: bytes, chance: random.Random) -> bool:
-    """Writes some of the pages; whether it came to the last of them."""
+    """Write some of the pages; returns whether the last one was written."""
     in_order = chance.random() < 0.5
     end = chance.randrange(len(joined) + 1)
     for start in range(0, end, _PAGE):
@@ -246,7 +248,8 @@ def _tear_bytes(fd: int, offset: int, joined: bytes, chance: random.Random) -> b
 
 
 def damage(folder: Path, chance: random.Random) -> str:
-    """Damages a replica that nobody has open, where the next start must notice it; what was done, "" if nothing."""
+    """Damage a replica that nobody has open, where the next start must notice it; returns what was done, "" if nothing.
+    """
     chunks = sorted(folder.glob("*.chunk"))
     replica = folder / "replica.json"
     kinds = ["record"] if replica.exists() else []
@@ -270,7 +273,7 @@ def damage(folder: Path, chance: random.Random) -> str:
 
 
 class Flipped(NamedTuple):
-    """A byte of a file that is another one than it was."""
+    """A byte of a file that was changed."""
 
     path: Path
     at: int
@@ -278,7 +281,7 @@ class Flipped(NamedTuple):
     told: str
 
     def is_there(self) -> bool:
-        """Whether it is still so: a cut may have taken it, and something else been written there."""
+        """Whether the damage still exists: it may have been cut off, and other bytes written in its place."""
         if not self.path.exists():
             return False
         with self.path.open("rb") as file:
@@ -287,10 +290,10 @@ class Flipped(NamedTuple):
 
 
 def flip(folder: Path, chance: random.Random, *, live: bool) -> Flipped | None:
-    """Flips a bit of what was synced, in a chunk that is full; None if there is none.
+    """Flip a bit of synced data, in a chunk that is full; None if there is none.
 
-    `live`: the replica is in use, so only frames, which are read from the file each time: what a process has mapped or
-    in memory is another matter. The trailer is left out: a chunk without one is closed anew at the next start.
+    `live`: the replica is in use, so the bit is within frames, which are read from the file each time; mapped or cached
+    data would hide the change. The trailer is left out, since a chunk without one is closed again at the next start.
     """
     starts = sorted(names_in(folder).chunks)
     if len(starts) < 2:

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: drawn from the seed beforehand, so that a run can say what was done to it."""
+"""The faults of a run, drawn from the seed beforehand, so that a run can report what was done to it."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing at `at` seconds, for `lasts` seconds. `roll` chooses what the moment offers (a node, a leader)."""
+    """One fault at `at` seconds, for `lasts` seconds. `roll` selects from what is available at that moment (a node, a
+    leader).
+    """
 
     at: float
     kind: str
@@ -72,13 +74,13 @@ _WEIGHTS = {
 
 
 AMID_S = 3.0
-"""How long two writes of one log are waited for."""
+"""Seconds to wait until two writes of one log are in progress."""
 
 _STRANGE = {"wrong secret": 4, "stale certificate": 4, "secret changes": 3, "stranger": 2}
 
 
 def draw_strangers(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
-    """In some runs, somebody is not who a node should be, or the secret by which nodes know each other changes."""
+    """In some runs, a host is not who it should be, or the secret by which nodes authenticate each other changes."""
     if chance.random() < 0.85:
         return []
     kinds = chance.choices(list(_STRANGE), list(_STRANGE.values()), k=chance.randint(1, 3))
@@ -91,7 +93,7 @@ _FLIPS = {"flip": 4, "flip live": 4, "scrub": 1}
 
 
 def draw_flips(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
-    """Some bits that flip, once there is something to flip."""
+    """Some flipped bits, once there is data to flip."""
     kinds = chance.choices(list(_FLIPS), list(_FLIPS.values()), k=chance.randint(1, 4))
     return [
         Fault(begin + chance.random() * length, kind, chance.choice((0.1, 1.0, 4.0)), chance.random()) for kind in kinds
@@ -100,7 +102,7 @@ def draw_flips(chance: random.Random, *, begin: float, length: float) -> list[Fa
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A node's wall clock jumps by `by` seconds at `at`, and back after `lasts`; what it counts seconds by does not."""
+    """A node's wall clock jumps by `by` seconds at `at`, and back after `lasts`; its monotonic clock does not jump."""
 
     at: float
     node: int
@@ -114,7 +116,7 @@ class Jump:
 def draw_clocks(chance: random.Random, *, nodes: int, begin: float, end: float) -> tuple[dict[int, float], list[Jump]]:
     """By how many seconds the wall clocks of some nodes are ahead or behind, and how they jump.
 
-    In half of the runs they are those of a minority, minutes off or jumping by minutes; in the others all are right.
+    In half of the runs the clocks of a minority are minutes off or jump by minutes; in the others all are right.
     """
     if chance.random() < 0.5:
         return {}, []
@@ -129,26 +131,26 @@ def draw_clocks(chance: random.Random, *, nodes: int, begin: float, end: float) 
 
 
 def draw_hang(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
-    """In some runs, a disk that hangs for longer than it takes until its node leads nothing more."""
+    """In some runs, a disk hangs for longer than it takes until its node no longer leads anything."""
     if chance.random() < 0.8:
         return []
     return [Fault(begin + chance.random() * length, "disk hangs", chance.uniform(8, 20), chance.random())]
 
 
 def draw_unopened(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
-    """In some runs, processes have no file descriptor left, for a moment or for longer than is waited for them."""
+    """In some runs, processes have no file descriptor left, for a moment or for longer than the code waits for one."""
     lasts = (0.2, 2.0, 12.0)
     return _draw_some(chance, "no descriptors", lasts, without=0.7, most=3, begin=begin, length=length)
 
 
 def draw_holes(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
-    """In some runs, processes die while two writes of one log are under way."""
+    """In some runs, processes die while two writes of one log are in progress."""
     lasts = (0.1, 1.0, 4.0)
     return _draw_some(chance, "kill amid writes", lasts, without=0.6, most=4, begin=begin, length=length)
 
 
 def draw_lost(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
-    """In some runs, single connections lead nowhere, and nobody is told."""
+    """In some runs, single connections lead nowhere, and neither side is notified."""
     lasts = (0.0, 0.3, 1.0)
     return _draw_some(chance, "connection lost", lasts, without=0.6, most=4, begin=begin, length=length)
 
@@ -163,7 +165,7 @@ def _draw_some(
     begin: float,
     length: float,
 ) -> list[Fault]:
-    """Faults of one kind, `most` at most; none in so great a part of the runs as `without` says."""
+    """Faults of one kind, at most `most`; `without` is the share of runs that have none."""
     if chance.random() < without:
         return []
     return [
@@ -173,7 +175,9 @@ def _draw_some(
 
 
 def draw_full(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
-    """In some runs, the disks of all followers of a container are full at once, for longer than they are waited for."""
+    """In some runs, the disks of all followers of a container are full at once, for longer than the leader waits for
+    them.
+    """
     if chance.random() < 0.7:
         return []
     return [Fault(begin + chance.random() * length, "followers full", chance.uniform(8, 20), chance.random())]
@@ -190,7 +194,7 @@ _ROLLS = {
 
 
 def draw_rolls(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
-    """What befalls topics: most of it by way of a roll."""
+    """Faults of topics, mostly in connection with a roll."""
     kinds = chance.choices(list(_ROLLS), list(_ROLLS.values()), k=chance.randint(2, 8))
     return [
         Fault(begin + chance.random() * length, kind, chance.choice((0.1, 0.5, 2.0)), chance.random()) for kind in kinds
@@ -198,7 +202,7 @@ def draw_rolls(chance: random.Random, *, begin: float, length: float) -> list[Fa
 
 
 def draw(chance: random.Random, *, begin: float, length: float, count: int) -> list[Fault]:
-    """The faults of a run, by time. Some runs see one kind again and again, most see all kinds."""
+    """The faults of a run, by time. Some runs have one kind again and again, most have all kinds."""
     kinds = list(_WEIGHTS)
     if chance.random() < 0.3:
         kinds = chance.sample(kinds, 3)
@@ -212,7 +216,7 @@ def draw(chance: random.Random, *, begin: float, length: float, count: int) -> l
 
 
 class Trouble:
-    """Carries faults out, and takes them back."""
+    """Carries faults out, and ends them."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
@@ -220,7 +224,7 @@ class Trouble:
         self._deleted_by_hand: set[ContainerId] = set()
 
     async def apply(self, fault: Fault) -> None:
-        """Do it, wait, and undo it."""
+        """Begin the fault, wait, and end it."""
         await asyncio.sleep(fault.at - self._cluster.loop.now)
         self._cluster.trace(f"FAULT {fault}")
         await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
@@ -231,7 +235,7 @@ class Trouble:
         return self._nodes[int(fault.roll * len(self._nodes))]
 
     def _leader(self, fault: Fault) -> "Node":
-        """Of some container."""
+        """The leader of some container."""
         containers = self._cluster.containers()
         if not containers:
             return self._any(fault)
@@ -290,7 +294,9 @@ class Trouble:
                 node.start()
 
     async def _kill_amid_writes(self, fault: Fault) -> None:
-        """One that has two writes of one log under way, or all nodes then: a disk may have the second alone."""
+        """Kill a node that has two writes of one log in progress, or all nodes at that moment: a disk may have only the
+        second write.
+        """
         slow = self._nodes if fault.roll < 0.5 else [self._leader(fault)]
         for node in slow:
             node.disk.slow = 0.05 + fault.roll * 0.3
@@ -304,7 +310,7 @@ class Trouble:
         await self._down(fault, *(self._nodes if fault.roll < 0.3 else found[:1]), with_host=fault.roll * 10 % 1 < 0.5)
 
     async def _flap(self, fault: Fault) -> None:
-        """Kill a node again and again, sooner than it can catch up."""
+        """Kill a node again and again, before it can catch up."""
         node = self._any(fault)
         for _ in range(4):
             await self._down(Fault(0, "", 0.05 + fault.lasts / 10, 0), node)
@@ -334,7 +340,7 @@ class Trouble:
         await self._change_version([node for node in self._nodes if not node.is_old], fault, is_old=True)
 
     async def _raise_level(self, _fault: Fault) -> None:
-        """As an operator asks for it, at any time."""
+        """Raise the level, as an operator may at any time."""
         with contextlib.suppress(KafkaError):
             features.ask_for(self._cluster.store, NEWEST)
 
@@ -343,7 +349,7 @@ class Trouble:
             return
         node = able[int(fault.roll * len(able))]
         process = node.process
-        if process is not None and fault.roll * 10 % 1 < 0.7:  # else it has been killed
+        if process is not None and fault.roll * 10 % 1 < 0.7:  # otherwise it has been killed
             self._cluster.loop.spawn(node.stop(), process)
             await asyncio.sleep(2)
         if node.process is process:
@@ -416,7 +422,7 @@ class Trouble:
         papers.stale -= 1
 
     def _out_of_line(self, fault: Fault) -> Papers:
-        """Of a node whose connections end, or live on, while it gets no new ones."""
+        """A node's connections end, or stay open, while it gets no new ones."""
         node, network = self._any(fault), self._cluster.network
         if fault.roll * 1000 % 1 < 0.5:
             for other in self._nodes:
@@ -425,7 +431,7 @@ class Trouble:
         return network.strangers.of(node.number)
 
     async def _secret_changes(self, fault: Fault) -> None:
-        """One node after the other, by way of both."""
+        """Change the secret on one node after the other, with both secrets valid in between."""
         strangers = self._cluster.network.strangers
         if strangers.changing:
             return
@@ -443,7 +449,7 @@ class Trouble:
         strangers.changing = False
 
     def _check_papers(self) -> None:
-        """Nodes whose papers are in order know each other."""
+        """Nodes with valid papers accept each other."""
         strangers = self._cluster.network.strangers
         for one in self._nodes:
             for other in self._nodes:
@@ -452,7 +458,7 @@ class Trouble:
                     self._cluster.checks.fail(f"node {one.number} does not know node {other.number}: {reason}")
 
     async def _stranger(self, fault: Fault) -> None:
-        """Somebody from outside, who hears what nodes say."""
+        """A host from outside, which has overheard the nodes' traffic."""
         strangers = self._cluster.network.strangers
         one, other = self._pair(fault)
         papers = strangers.of(one)
@@ -504,7 +510,7 @@ class Trouble:
         node.disk.unopened -= 1
 
     async def _followers_full(self, fault: Fault) -> None:
-        """Of one container; they say so."""
+        """The disks of one container's followers are full, and they report it."""
         containers = self._cluster.containers()
         if not containers:
             return
@@ -514,7 +520,7 @@ class Trouble:
         for node in nodes:
             node.disk.full += 1
         until = self._cluster.loop.now + fault.lasts
-        while self._cluster.loop.now < until:  # one that starts again has to find it out again
+        while self._cluster.loop.now < until:  # a restarted process has to find out again
             for node in nodes:
                 self._set_full(node, True)
             await asyncio.sleep(1.0)
@@ -561,7 +567,7 @@ class Trouble:
         node = self._any(fault)
         if self._cluster.can_lose(node):
             node.kill()
-            for folder in sorted(node.folder.iterdir()) if node.folder.exists() else ():  # else it was lost before
+            for folder in sorted(node.folder.iterdir()) if node.folder.exists() else ():  # otherwise it was lost before
                 if self._cluster.chance.random() < 0.5:
                     if folder.name.isdigit():
                         self._cluster.damaged.add(node.format_of(ContainerId(int(folder.name))))
@@ -571,7 +577,7 @@ class Trouble:
                 node.start()
 
     async def _flip(self, fault: Fault) -> None:
-        """A bit of a synced part changes while the node is down."""
+        """A bit of synced data changes while the node is down."""
         node = self._any(fault)
         node.kill()
         self._flip_some(node, live=False)
@@ -580,7 +586,7 @@ class Trouble:
             node.start()
 
     async def _flip_live(self, fault: Fault) -> None:
-        """The same under a node that goes on."""
+        """A bit of synced data changes while the node runs."""
         self._flip_some(self._any(fault), live=True)
 
     def _flip_some(self, node: "Node", *, live: bool) -> None:
@@ -603,20 +609,20 @@ class Trouble:
             node.start()
 
     async def _damage_tables_live(self, fault: Fault) -> None:
-        """The same under a node that goes on."""
+        """A value in a node's tables changes while it runs."""
         node = self._any(fault)
         if node.upper is not None and node.upper.is_ready:
             self._cluster.change_tables(node)
 
     async def _scrub(self, fault: Fault) -> None:
-        """No fault: an operator has everything read back."""
+        """Not a fault: an operator has everything read back."""
         for node in self._nodes:
             node.scrub_all()
 
     # --- topics
 
     def _roll_at_leader(self, fault: Fault, to: ContainerId | None) -> "Node | None":
-        """Have a partition roll; the node that leads it."""
+        """Have a partition roll; returns the node that leads it."""
         if to in self._deleted_by_hand and self._is_led(to):
             return None
         led = [
@@ -636,11 +642,11 @@ class Trouble:
         return node
 
     async def _roll(self, fault: Fault) -> None:
-        """By an operator's command; not a fault, but what others befall."""
+        """Roll by an operator's command: not a fault itself, but other faults hit the roll."""
         self._roll_at_leader(fault, None)
 
     async def _roll_and_kill(self, fault: Fault) -> None:
-        """At one of its steps the node that drives it dies, or any."""
+        """At one step of a roll, kill the node that drives it, or any node."""
         records = [self._cluster.record(each) for each in self._cluster.containers() if each != CATALOG_ID]
         targets = [record for record in records if record is not None and record.state == "open"]
         target = self._cluster.chance.choice(targets) if targets else None
@@ -657,7 +663,7 @@ class Trouble:
         await self._down(fault, self._cluster.chance.choice(victims))
 
     async def _roll_to_anywhere(self, fault: Fault) -> None:
-        """The target may be closed, or deleted, by now."""
+        """Roll to any container, which may be closed or deleted by now."""
         keys = [versioned.key for versioned in self._cluster.store.list(CONTAINER_PREFIX)]
         ids = {ContainerId(int(key.removeprefix(CONTAINER_PREFIX))) for key in keys} - {CATALOG_ID}
         forgotten = container_records.deleted_containers(self._cluster.store).ranges
@@ -668,7 +674,9 @@ class Trouble:
             self._roll_at_leader(fault, self._cluster.chance.choice(chosen))
 
     async def _close_container(self, fault: Fault) -> None:
-        """As if it were full, one that is small: it is deleted when it is empty, and all that is in it is not."""
+        """Close a small container as if it were full: it is deleted once it is empty, although not all of its chunks
+        are dead.
+        """
         led = [
             (len(container.log.chunks()), container.id, node)
             for node in self._nodes
@@ -682,10 +690,11 @@ class Trouble:
             self._cluster.loop.spawn(_closed(node.upper, container_id), node.process)
 
     async def _delete_container(self, fault: Fault) -> None:
-        """One in which nothing lives, and nothing is about to: closed and retired first, as by its leader.
+        """Delete a container in which nothing lives or is about to: first closed and retired, as its leader does.
 
-        Or by hand, without a word to the catalog, which then takes rolls to it; but only once every node knows that it
-        is closed, and none rolls anything; and it is rolled to only once nobody leads it: what opens in it is lost.
+        Or delete it by hand, without informing the catalog, which then still rolls to it; but only once every node
+        knows that it is closed, and none is rolling a partition. Partitions roll to it only once nobody leads it, since
+        whatever opens in it is lost.
         """
         by_hand = fault.roll < 0.5
         empty = []
@@ -715,12 +724,12 @@ class Trouble:
                 self._cluster.trace(f"container {container_id} is not deleted: {error}")
 
     def _is_led(self, container_id: ContainerId) -> bool:
-        """By a node, though it be one that has not heard that the container is deleted."""
+        """Whether some node leads the container, even one that has not heard of its deletion."""
         uppers = [node.upper for node in self._nodes]
         return any(each is not None and each.is_ready and container_id in each.parts.containers for each in uppers)
 
     def _is_known_to_be_closed(self, container_id: ContainerId) -> bool:
-        """To every node; and none of them rolls a partition now."""
+        """Whether every node knows that the container is closed, and none is rolling a partition."""
         for node in self._nodes:
             if node.upper is None or not node.upper.is_ready or node.upper.parts.rolls.under_way:
                 return False
@@ -730,7 +739,7 @@ class Trouble:
         return True
 
     def _retire(self, container_id: ContainerId) -> list[bool]:
-        """Have the catalog place nothing more in a container; true is in the list once it has taken that."""
+        """Have the catalog place nothing more in a container; the list gets true once the catalog has accepted that."""
         taken: list[bool] = []
         up = [node for node in self._nodes if node.upper is not None and node.upper.is_ready]
         if up:
@@ -740,9 +749,9 @@ class Trouble:
         return taken
 
     async def _hand_over(self, fault: Fault) -> None:
-        """Another replica in sync becomes the leader, as the controller has it, though nobody died."""
+        """Another in-sync replica becomes the leader, as if by the controller, although no node died."""
         if self._cluster.set_back:
-            return  # nor would the controller
+            return  # the controller would not do it either
         for container_id in self._cluster.containers():
             record = self._cluster.record(container_id)
             assert record is not None

@@ -1,9 +1,10 @@
 """Several clusters joined by links, in one run under a seed.
 
-Each has its nodes, catalog and brokers, as runs with topics have them, and links (linked_cluster.py) over a network of
-its own between clusters (wan.py). Topologies are drawn: one way, both ways, chain, ring, star, mesh. Producers write to
-topics wherever these have their homes; homes move, by agreement and by force; whatever befalls one cluster befalls
-these, and what befalls ways, links and moves (linked_faults.py). Then all is repaired, and the clusters have to agree.
+Each cluster has nodes, catalog and brokers, as in runs with topics, and links (linked_cluster.py) over a separate
+network between clusters (wan.py). The topology is drawn: one way, both ways, chain, ring, star, mesh. Producers write
+to topics at their homes; homes move, by agreement and by force. Each cluster has the faults of a single one, and there
+are faults of connections, links and moves (linked_faults.py). Then everything is repaired, and the clusters have to
+agree.
 """
 
 import asyncio
@@ -41,17 +42,17 @@ from simulation.world import patched
 MOST_STEPS = 4_000_000
 LINKS = 4_000_000_007
 BEGIN_S = 5.0
-"""Faults come from then on: nodes are up, links made, and something is written."""
+"""Virtual seconds after which faults begin: by then nodes are up, links created, and some records written."""
 LOOK_S = 1.0
 WRITES_S = 90.0
-"""After the last fault every partition takes writes within so long, at its home: a connection remembers for 60 s that a
-batch was refused, which may since have been stored, and set aside."""
+"""Virtual seconds after the last fault within which every partition has to accept writes at its home: a connection
+remembers for 60 s that a batch was refused, which may since have been stored, and set aside."""
 REST_S = 150.0
-"""And so long it may take until all clusters agree."""
+"""Virtual seconds after the last fault within which all clusters have to agree."""
 
 
 class World:
-    """All clusters, their producers, and what goes wrong."""
+    """All clusters, their producers, and the faults."""
 
     table_faults = ()
     """No values change in the tables of these clusters."""
@@ -72,12 +73,12 @@ class World:
         self.wan.find = self._find
         self.checks = LinkChecks(self)
         self.applied: dict[tuple[str, bytes], int] = {}
-        """How far the catalog was in which a home was seen last."""
+        """By cluster and topic, the catalog's applied position at which a home was last seen."""
         self.over = False
         self.forced: set[str] = set()
-        """Topics whose home somebody took by force."""
+        """Topics whose home was taken by force."""
         self.lost: set[str] = set()
-        """Topics that may have lost records anywhere: a replica led that was not in sync."""
+        """Topics that may have lost records anywhere, because a replica led that was not in sync."""
         self.written: list[Written] = []
         self.writers: list[LinkClient] = []
         self.names: list[str] = []
@@ -99,14 +100,14 @@ class World:
         """By cluster, the bytes that its links have fetched."""
 
     def trace(self, line: str) -> None:
-        """One thing that happened."""
+        """Record an event of the run."""
         line = f"{self.loop.now:.6f} {line}"
         self._digest = zlib.crc32(line.encode(), self._digest)
         self._lines.append(line)
 
     @property
     def failed(self) -> bool:
-        """There is no use in going on."""
+        """Whether the run has failed and need not continue."""
         return self.loop.stopped
 
     def _find(self, host: str, port: int) -> Node | None:
@@ -120,7 +121,7 @@ class World:
         return self.by_name.get(max(homes).cluster) if homes else None
 
     def gave_up(self, written: Written) -> bool:
-        """Whether a partition is no more: a cluster took the home by force that did not know of it."""
+        """Whether a partition no longer exists, because a cluster that did not know of it took the home by force."""
         home = self.home_of(written.topic) if written.topic in self.forced else None
         state = home.topics_here().get(written.topic) if home is not None else None
         return state is not None and written.partition >= state.partitions
@@ -205,7 +206,7 @@ class World:
     # --- links and topics
 
     async def link(self, target: str, source: str, *, tries: int) -> bool:
-        """Make a link as the command line does, unless it is there."""
+        """Create a link as the command line does, unless it exists."""
         params = {
             "name": f"from-{source}",
             "source": self.by_name[source].addresses(),
@@ -222,7 +223,7 @@ class World:
         return False
 
     async def _links_again(self) -> None:
-        """All that were made are there, and run."""
+        """All links that were created exist, and run."""
         for target, source in self.edges:
             begin = self.loop.now
             while not self.failed and not await self._link_again(target, source):
@@ -242,7 +243,7 @@ class World:
             await self.make_topic(self.by_name[self.chance.choice(sources)], topic_id)
 
     async def make_topic(self, cluster: LinkedCluster, topic_id: bytes) -> None:
-        """One more, and who writes to it."""
+        """Create another topic, with its producers."""
         if len(self.names) >= 5:
             return
         name, partitions = f"topic-{len(self.names)}", self.chance.choice((1, 1, 2))
@@ -256,7 +257,7 @@ class World:
             self.begin_writing(name, partition)
 
     def begin_writing(self, topic: str, partition: int) -> None:
-        """Somebody writes to a partition from now on, and nobody else does."""
+        """From now on one producer, and only one, writes to a partition."""
         if any((each.topic, each.partition) == (topic, partition) for each in self.written):
             return
         written = Written(topic, partition)
@@ -273,8 +274,8 @@ class World:
         await self._until(self._differs, REST_S)
 
     async def _differs(self) -> str:
-        """In what clusters do not agree yet."""
-        for target, source in self.edges:  # what an operator asked for may happen late
+        """What the clusters do not agree on yet."""
+        for target, source in self.edges:  # an operator's request may take effect late
             if source not in {each for _, each in self.by_name[target].links_here()}:
                 await self._link_again(target, source)
                 return f"the link of {target} from {source} does not run"
@@ -299,7 +300,7 @@ class World:
         return self._committed_offsets_differ()
 
     def _reached_from(self, home: str, topic: str) -> set[str]:
-        """Clusters that pull a topic from its home, or from one that does."""
+        """Clusters that pull a topic from its home, directly or through others."""
         pulls: dict[str, set[str]] = {}
         for cluster in self.clusters:
             for source in cluster.sources_of(topic):
@@ -330,8 +331,8 @@ class World:
         return ""
 
     async def _quiet_lap(self) -> None:
-        """Nothing goes wrong any more: what is written now is fetched once by each cluster, or twice where it rolls."""
-        for lap in range(2):  # who has just become a home may ask once for what it has
+        """No more faults: records written now are fetched once by each cluster, or twice if their partition rolls."""
+        for lap in range(2):  # a cluster that has just become a home may fetch once what it already has
             before = dict(self.fetched)
             written_bytes = 0
             for writer in self.writers:
@@ -406,14 +407,14 @@ def _committed_offset(cluster: LinkedCluster, writer: LinkClient) -> int | None:
 
 
 def _end_all(loop: SimulatedLoop) -> None:
-    """What is under way is broken off while all that it may call is still the simulator's."""
+    """Cancel pending work while everything that it may call is still the simulator's."""
     for task in loop.tasks:
         with suppress(Exception):
             task.get_coro().close()  # type: ignore[union-attr]
 
 
 def _of_ended_tasks(_unraisable: Any) -> None:
-    """What waits where it is cleaned up cannot be cleaned up without a loop."""
+    """A coroutine that awaits something during its own clean-up cannot be cleaned up without a loop."""
 
 
 def run_linked(seed: int, *, kept_lines: int = 300) -> Outcome:

@@ -1,10 +1,11 @@
-"""What must hold of topics that several clusters have (DESIGN section 9).
+"""What must hold of topics that several clusters have (docs/links.md).
 
-As it goes: a home never falls in a cluster; the histories of two clusters that are settled for the same home are the
-same; where no home was taken by force, an offset means one record, whoever tells it. When all is at rest: every cluster
-names the same home; the same offset holds the same bytes in all of them; a record is there once, and its producer's in
-order; what a home acknowledged is where it said, or, where homes were taken by force, kept aside in that cluster, once.
-Where the end of a container was given up, records may lack, but an offset means one record all the same.
+During a run: a home never falls in a cluster; the histories of two clusters that are settled for the same home are the
+same; if no home was taken by force, an offset means one record, whichever cluster returns it. When all is at rest:
+every cluster names the same home; the same offset has the same bytes in all of them; a record exists once, and those of
+its producer are in order; records that a home acknowledged are at their offsets or, if homes were taken by force, set
+aside in that cluster, once. If the end of a container was given up, records may be missing, but an offset still means
+one record.
 """
 
 from collections import Counter, defaultdict
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from simulation.node import Node
 
 _STAMPED = slice(12, 16)
-"""A batch's leader epoch: each cluster's own."""
+"""The leader epoch within a batch, which each cluster sets itself."""
 _ENDLESS = 1 << 62
 
 
@@ -48,7 +49,7 @@ class Copy(NamedTuple):
 
 
 class LinkedTopicChecks(TopicChecks):
-    """Of one cluster: chains may jump, and be cut, where their homes moved."""
+    """The checks within one cluster: chains may jump, and be cut, where homes moved."""
 
     more_tables = ("links", "home_starts", "settled_homes", "pending_homes")
 
@@ -77,7 +78,7 @@ class LinkChecks:
         self._homes: dict[tuple[str, bytes], Home] = {}
         self._settled: dict[tuple[bytes, int, Home], tuple[tuple[tuple[int, str, int], ...], str]] = {}
         self._known: defaultdict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
-        """Of topics whose homes nobody took by force: what is at which offset."""
+        """For topics whose homes nobody took by force: the record at each offset."""
 
     def fail(self, text: str) -> None:
         """Keep the first violation, and end the run."""
@@ -89,12 +90,12 @@ class LinkChecks:
     # --- as it goes
 
     def acknowledge(self, written: Written, cluster: str, base: int, values: Sequence[bytes]) -> None:
-        """A producer was told where its batch is."""
+        """A producer was told the offset of its batch."""
         written.acknowledged += [Acknowledged(cluster, base + at, value) for at, value in enumerate(values)]
         self._same(written, cluster, [(base + at, value) for at, value in enumerate(values)])
 
     def read(self, written: Written, cluster: str, batches: Sequence[bytes]) -> None:
-        """A reader was given this."""
+        """A reader received this."""
         found = [
             (record.offset, record.value or b"")
             for run in batches
@@ -116,7 +117,7 @@ class LinkChecks:
                 )
 
     def look(self, cluster: LinkedCluster) -> None:
-        """Compare what its nodes' catalogs say of homes."""
+        """Compare the homes in the catalogs of a cluster's nodes."""
         for node in cluster.nodes:
             cluster.topics.look(node)
         for upper in cluster.ready():
@@ -134,7 +135,7 @@ class LinkChecks:
             self._world.applied[cluster.name, state.topic_id] = applied
         for partition, home in state.settled.items():
             if home != state.home:
-                continue  # a home that was over before a partition was settled for it leaves no trace
+                continue  # a home that had ended before a partition was settled for it leaves no trace
             history = tuple(start for start in state.histories.get(partition, ()) if (start[0], start[1]) <= home)
             before, where = self._settled.setdefault((state.topic_id, partition, home), (history, cluster.name))
             if before != history:
@@ -146,7 +147,7 @@ class LinkChecks:
     # --- at rest
 
     def at_the_end(self) -> None:
-        """Read everything everywhere."""
+        """Read everything in every cluster."""
         world = self._world
         for cluster in world.clusters:
             self.look(cluster)
@@ -198,7 +199,7 @@ class LinkChecks:
                 return
             producer, number = name
             gap = number - last[producer] - 1 if producer in last else 0
-            # Who lost what it had written elsewhere may go on behind it.
+            # A producer that lost records written elsewhere may continue after them.
             if gap < 0 or (gap and written.topic not in self._world.forced):
                 self.fail(f"{where} at {offset}: record {number} of producer {producer} comes after {last[producer]}")
             last[producer] = number
@@ -226,7 +227,7 @@ class LinkChecks:
                 )
 
     def _kept_aside(self, name: str, written: Written, state: TopicState | None) -> Counter[tuple[int, bytes]]:
-        """Old offset and record of what a cluster set aside of a partition."""
+        """Former offset and record of everything that a cluster set aside of a partition."""
         if state is None or written.partition >= state.partitions:
             return Counter()
         copy = read_copy(self, self._world.by_name[name], state, written.partition)
@@ -246,7 +247,7 @@ class LinkChecks:
 
 
 def read_copy(checks: LinkChecks, cluster: LinkedCluster, state: TopicState, partition: int) -> Copy:
-    """A partition whole, from every replica in sync: they have the same."""
+    """A whole partition, from every in-sync replica, which must all have the same."""
     copy = Copy({}, {})
     chain = chains_of(cluster.ready()[0], state.number).get(partition, [])
     for row in chain:

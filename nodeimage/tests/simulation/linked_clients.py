@@ -1,8 +1,8 @@
 """Producers of topics that have their homes in one of several clusters.
 
-Each writes to one partition, wherever its home seems to be, a batch at a time, until it is acknowledged. It names its
-records by what is in them, since a producer that a home does not know any more begins anew with another id, and gives
-the batch up that it was about: nobody knows then whether it is anywhere, and it is nowhere twice.
+Each producer writes to one partition, at its apparent home, one batch at a time, until the batch is acknowledged. It
+identifies its records by their content, since a producer that a home no longer knows starts over with another id, and
+gives up its current batch: it is then unknown whether that batch was stored, but it must not be stored twice.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ AGAIN = frozenset(
     }
 )
 FORGOTTEN = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.INVALID_PRODUCER_EPOCH})
-"""The home has not what the producer was told is there."""
+"""Errors that mean that the home lacks records that the producer was told are stored."""
 PATIENCE_S = (0.3, 1.0, 6.0)
 
 
 class Acknowledged(NamedTuple):
-    """A record is safe at an offset, as a cluster said."""
+    """A record is stored at an offset, as a cluster acknowledged."""
 
     cluster: str
     offset: int
@@ -46,7 +46,7 @@ class Acknowledged(NamedTuple):
 
 @dataclass(slots=True)
 class Written:
-    """What was done to one partition."""
+    """The history of one partition's writes."""
 
     topic: str
     partition: int
@@ -56,7 +56,7 @@ class Written:
     names: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """By record, producer id and sequence."""
     committed_offsets: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By cluster and group, the last that was acknowledged."""
+    """By cluster and group, the last acknowledged committed offset."""
 
 
 class LinkClient:
@@ -70,25 +70,25 @@ class LinkClient:
         self._sequence = 0
         self._sent = 0
         self._bytes = 0
-        """Of all batches."""
+        """Bytes of all batches."""
         self.written = written
         self._at: LinkedCluster | None = None
         self._leader: int | None = None
         self._patience_s = self._chance.choice(PATIENCE_S)
         self.is_through = False
-        """Its last batch is acknowledged."""
+        """Whether the producer's last batch is acknowledged."""
         self.group = f"group-{number}"
         self._unanswered_at = -LIMIT_S
-        """When a commit was given up: it may still happen, over those that came after it."""
+        """When a commit was given up, which may still take effect, after later ones."""
         self.committed_offset_counts = False
-        """The last committed offset was committed at the home, and the home stays."""
+        """Whether the last committed offset was committed at the home, and the home stays."""
 
     @property
     def _producer(self) -> int:
         return 1000 + 100 * self._number + self._begun
 
     async def run(self) -> None:
-        """Produce until the world says that it is over."""
+        """Produce until the world says that the run is over."""
         pause = 0.05 + self._chance.random() * 0.4
         while not self._world.over:
             await asyncio.sleep(self._chance.random() * pause)
@@ -104,13 +104,13 @@ class LinkClient:
         self.is_through = True
 
     async def produce(self, *, until_through: bool = False) -> None:
-        """One batch; `until_through`: and more, until one is acknowledged."""
+        """Produce one batch; with `until_through`, more until one is acknowledged."""
         while not self._world.gave_up(self.written):
             if await self._batch() or not until_through or self._world.failed:
                 break
 
     async def once_more(self) -> int:
-        """When all is quiet: a batch and a committed offset; how many bytes the batch has."""
+        """When all is quiet, produce a batch and commit an offset; returns the bytes of the batch."""
         before = self._bytes
         await self.produce(until_through=True)
         if self._world.gave_up(self.written):
@@ -123,7 +123,7 @@ class LinkClient:
         return self._bytes - before
 
     async def _batch(self) -> bool:
-        """Whether it was acknowledged; otherwise it is given up."""
+        """Send one batch, and give it up if it is not acknowledged; returns whether it was."""
         count = self._chance.randint(1, 3)
         size = self._chance.choice((10, 100, 400, 1500))
         values = [f"{self._number}:{self._sent + at} ".encode().ljust(size, b".") for at in range(count)]
@@ -163,7 +163,7 @@ class LinkClient:
         return False
 
     async def _read(self) -> None:
-        """From anywhere; what is there is compared at once, unless homes were taken by force."""
+        """Read anywhere, and compare the records at once, unless homes were taken by force."""
         written = self.written
         cluster = self._chance.choice(self._world.clusters)
         known = len(written.acknowledged)
@@ -175,7 +175,7 @@ class LinkClient:
             self._world.checks.read(written, cluster.name, answer[1])
 
     async def commit(self) -> bool:
-        """A committed offset, at the home as far as it is known; whether it was acknowledged."""
+        """Commit an offset, at the home as far as it is known; returns whether it was acknowledged."""
         written, cluster = self.written, self._cluster()
         own = [each.offset for each in written.acknowledged if each.cluster == cluster.name]
         if not own:
@@ -204,7 +204,7 @@ class LinkClient:
         return self._at
 
     async def _ask(self, cluster: LinkedCluster, request: object) -> Any:
-        """The answer of the partition's leader there; None: nothing is known."""
+        """The answer of the partition's leader in a cluster; None: unknown."""
         try:
             if self._leader is None:
                 node = self._chance.choice(cluster.nodes)

@@ -1,7 +1,8 @@
-"""One of several clusters that links join: its nodes have links beside their brokers, and answer what such runs ask.
+"""One of several clusters joined by links: its nodes have links in addition to brokers, and answer the requests of such
+runs.
 
-What puts links and broker together in headrace.node does it here. Links call other clusters by the product's own
-client, over streams of bytes (wan.py), and are answered by the product's own listener.
+This module connects links and broker as headrace.node does. Links call other clusters with the product's own client,
+over byte streams (wan.py), and are answered by the product's own listener.
 """
 
 import random
@@ -41,7 +42,7 @@ _RESULT = struct.Struct(">ihq")
 
 
 class ProduceTo(NamedTuple):
-    """A client's request, by the one connection that it has: append a batch. The answer: (error code, base offset)."""
+    """A client's request, over its one connection: append a batch. The answer: (error code, base offset)."""
 
     client: int
     topic: str
@@ -50,14 +51,14 @@ class ProduceTo(NamedTuple):
 
 
 class FindLeader(NamedTuple):
-    """Who leads a partition, as a node knows it. The answer: a node id."""
+    """A client's request: which node leads a partition, as far as the answering node knows. The answer: a node id."""
 
     topic: str
     partition: int
 
 
 class FetchFrom(NamedTuple):
-    """Committed batches from an offset on. The answer: (high watermark, batches)."""
+    """A client's request: committed batches from an offset on. The answer: (high watermark, batches)."""
 
     topic: str
     partition: int
@@ -65,7 +66,7 @@ class FetchFrom(NamedTuple):
 
 
 class CommitTo(NamedTuple):
-    """A committed offset. The answer: an error code."""
+    """A client's request: commit an offset. The answer: an error code."""
 
     topic: str
     partition: int
@@ -74,7 +75,7 @@ class CommitTo(NamedTuple):
 
 
 class MakeTopic(NamedTuple):
-    """A topic of this cluster's own. `topic_id`: so that a repeat is known."""
+    """A request to create a topic of this cluster. `topic_id`: makes a repeat recognisable."""
 
     name: str
     topic_id: bytes
@@ -82,14 +83,14 @@ class MakeTopic(NamedTuple):
 
 
 class GrowTopic(NamedTuple):
-    """So many partitions a topic is to have, if its home is here."""
+    """A request to give a topic so many partitions, if its home is here."""
 
     name: str
     partitions: int
 
 
 class AskEnds(NamedTuple):
-    """High watermarks of (topic id, partition). The answer: those that are known."""
+    """A request for high watermarks of (topic id, partition). The answer: those that are known."""
 
     wanted: tuple[tuple[bytes, int], ...]
 
@@ -114,7 +115,7 @@ class TopicState(NamedTuple):
 
 
 class _Network(Network):
-    """Whose kills are felt beyond the cluster."""
+    """A network whose kills also affect connections to other clusters."""
 
     cluster: "LinkedCluster"
 
@@ -129,7 +130,7 @@ class _Network(Network):
 
 
 class LinkedCluster(Cluster):
-    """See above."""
+    """See the module."""
 
     def __init__(self, world: "World", name: str, shape: Shape, folder: Path) -> None:
         self.in_world = world
@@ -143,19 +144,19 @@ class LinkedCluster(Cluster):
         self.tracing = False
 
     def trace(self, line: str) -> None:
-        """One thing that happened here."""
+        """Record an event of this cluster."""
         self.in_world.trace(f"{self.name}: {line}")
 
     def address(self, number: int) -> tuple[str, int]:
-        """See Cluster."""
+        """See `Cluster`."""
         return self.name, PORT + number
 
     def addresses(self) -> list[str]:
-        """Where links may begin to ask."""
+        """Addresses at which links may connect first."""
         return [f"{self.name}:{PORT + node.number}" for node in self.nodes[:3]]
 
     async def attach(self, upper: BrokerSide) -> Mapping[type, Callable[..., Awaitable[Any]]]:
-        """See Cluster; what Node does, too."""
+        """See `Cluster`; also does what `Node` does."""
         links = upper.links = make_links(
             upper.parts, home_links=upper.home_links, forwarding=upper.forwarding, secret=SECRET
         )
@@ -168,16 +169,16 @@ class LinkedCluster(Cluster):
     # --- what its catalog says
 
     def ready(self) -> list[BrokerSide]:
-        """Of the nodes that serve."""
+        """The nodes that serve."""
         return [node.upper for node in self.nodes if node.upper is not None and node.upper.is_ready]
 
     def some(self, chance: random.Random) -> BrokerSide | None:
-        """One of them."""
+        """One of the nodes that serve."""
         ready = self.ready()
         return chance.choice(ready) if ready else None
 
     def links_here(self) -> list[tuple[LinkRow, str]]:
-        """Its links that run, each with the cluster that it pulls from."""
+        """The cluster's running links, each with the cluster that it pulls from."""
         ready = self.ready()
         if not ready:
             return []
@@ -185,22 +186,22 @@ class LinkedCluster(Cluster):
         return [(row, row.config.source_cluster) for row in found if row.state == RUNNING]
 
     def sources_of(self, topic: str) -> list[str]:
-        """The clusters that its links follow a topic from."""
+        """The clusters from which the cluster's links copy a topic."""
         return [source for row, source in self.links_here() if self.follows(row, topic)]
 
     @staticmethod
     def follows(row: LinkRow, topic: str) -> bool:
-        """Whether a link has to do with a topic."""
+        """Whether a link copies a topic."""
         return is_copied(topic, row.config.topics)
 
     def topics_here(self) -> dict[str, TopicState]:
-        """By name, of the stream that all of this is about, as one node has them; nothing where none serves."""
+        """By name, the topics of the stream under test, as one node has them; empty if no node serves."""
         ready = self.ready()
         return topics_of(ready[0]) if ready else {}
 
 
 def topics_of(upper: BrokerSide) -> dict[str, TopicState]:
-    """As a node's catalog has them."""
+    """The topics as a node's catalog has them."""
     ask = upper.catalog._connection.execute
     settled: dict[int, dict[int, Home]] = {}
     for topic, partition, counter, cluster in ask("SELECT topic, partition, counter, cluster FROM settled_homes"):
@@ -227,7 +228,7 @@ def topics_of(upper: BrokerSide) -> dict[str, TopicState]:
 
 
 def chains_of(upper: BrokerSide, number: int) -> dict[int, list[PartitionletRow]]:
-    """By partition, the partitionlets of a topic that are not merely intended."""
+    """By partition, the partitionlets of a topic, without those that are only intended."""
     found: dict[int, list[PartitionletRow]] = {}
     for row in upper.catalog._connection.execute("SELECT * FROM partitionlets WHERE topic = ? ORDER BY id", (number,)):
         if row[8] != INTENDED:
@@ -236,7 +237,7 @@ def chains_of(upper: BrokerSide, number: int) -> dict[int, list[PartitionletRow]
 
 
 class _Answers:
-    """What one node answers to the simulator's clients."""
+    """A node's answers to the simulator's clients."""
 
     def __init__(self, upper: BrokerSide) -> None:
         self._upper = upper
@@ -270,7 +271,7 @@ class _Answers:
         return leader[0]
 
     async def _produce(self, asked: ProduceTo, *_: Any) -> tuple[int, int]:
-        await self._topic(asked.topic)  # it is never made here by being written to
+        await self._topic(asked.topic)  # a write never creates it here
         name = f"{STREAM}:{asked.topic}".encode()
         head = struct.pack(">hhiih", -1, -1, 4000, 1, len(name)) + name
         head += struct.pack(">iii", 1, asked.partition, len(asked.batch))

@@ -1,4 +1,4 @@
-"""What befalls several clusters and the links between them: drawn from the seed beforehand, as faults.py does it."""
+"""The faults of several clusters and of the links between them, drawn from the seed beforehand, as in faults.py."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ _PEACEFUL = {kind: weight for kind, weight in _WEIGHTS.items() if "force" not in
 
 
 def draw_between(chance: random.Random, *, begin: float, length: float, count: int) -> list[Fault]:
-    """By time. In half of the runs no home is taken by force: nothing may be lost at all then."""
+    """The faults, by time. In half of the runs no home is taken by force, so that nothing at all may be lost."""
     kinds = _WEIGHTS if chance.random() < 0.5 else _PEACEFUL
     names = list(kinds)
     if chance.random() < 0.3:
@@ -54,7 +54,7 @@ def draw_between(chance: random.Random, *, begin: float, length: float, count: i
         kind = chance.choices(names, weights)[0]
         lasts = chance.choice((0.3, 1.0, 3.0, 6.0)) * chance.uniform(0.5, 1.5)
         found.append(Fault(begin + chance.random() * length, kind, lasts, chance.random()))
-    if kinds is _WEIGHTS and chance.random() < 0.2:  # drawn last: the others are as they were without it
+    if kinds is _WEIGHTS and chance.random() < 0.2:  # drawn last, so that the others stay as they were
         found.append(Fault(begin + chance.random() * length, "give twice", chance.choice((1.0, 3.0)), chance.random()))
     if kinds is _WEIGHTS and chance.random() > 0.7:
         found.append(Fault(begin + chance.random() * length, "lose an end", chance.choice((1.0, 3.0)), chance.random()))
@@ -62,7 +62,7 @@ def draw_between(chance: random.Random, *, begin: float, length: float, count: i
 
 
 class Between:
-    """Carries them out, and takes them back."""
+    """Carries these faults out, and ends them."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -70,7 +70,7 @@ class Between:
         self._chance = world.chance
 
     async def apply(self, fault: Fault) -> None:
-        """Do it, wait, and undo it."""
+        """Begin the fault, wait, and end it."""
         await asyncio.sleep(fault.at - self._world.loop.now)
         self._world.trace(f"FAULT {fault}")
         await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
@@ -141,7 +141,7 @@ class Between:
         return names[int(fault.roll * 997) % len(names)] if names else None
 
     def _takers(self, topic: str) -> list[LinkedCluster]:
-        """Clusters that have it, and are not its home as they know."""
+        """Clusters that have the topic, and are not its home as far as they know."""
         found = []
         for cluster in self._clusters:
             state = cluster.topics_here().get(topic)
@@ -150,7 +150,7 @@ class Between:
         return found
 
     def _take(self, fault: Fault, *, force: bool, count: int = 1) -> list[LinkedCluster]:
-        """Have homes of a topic moved; who takes them."""
+        """Have homes of a topic moved; returns the clusters that take them."""
         topic = self._topic(fault)
         takers = self._takers(topic) if topic is not None else []
         assert topic is not None or not takers
@@ -163,7 +163,7 @@ class Between:
         return chosen
 
     def _operate(self, cluster: LinkedCluster, method: str, **params: Any) -> None:
-        """Ask a node for something, and do not wait for what comes of it."""
+        """Send a request to a node, without waiting for the result."""
         upper = cluster.some(self._chance)
         if upper is not None:
             handler = upper._sim.host.handlers[Admin]
@@ -184,20 +184,22 @@ class Between:
         self._take(fault, force=True)
 
     async def _force_twice(self, fault: Fault) -> None:
-        """By two clusters at once, that do not hear of each other at first."""
+        """Two clusters take a home by force at once, at first without hearing from each other."""
         takers = self._take(fault, force=True, count=2)
         ways = [(one.name, other.name) for one in takers for other in takers if one is not other]
         await self._cut_ways(fault, ways)
 
     async def _give_twice(self, fault: Fault) -> None:
-        """Two clusters that take it by force, unheard of by each other and by a third one, give it to that."""
+        """Two clusters take a home by force, without a third one and each other noticing, then both give it to that
+        third one.
+        """
         topic = self._topic(fault)
         takers = self._take(fault, force=True, count=2)
         others = [each for each in self._clusters if each not in takers and topic in each.topics_here()]
         if len(takers) < 2 or topic is None:
             return
         asked = {each.name: [taker for taker in takers if taker.name in each.sources_of(topic)] for each in others}
-        others = [each for each in others if asked[each.name]]  # who has no link from a home cannot ask for it
+        others = [each for each in others if asked[each.name]]  # without a link from a home, it cannot be requested
         if not others:
             return
         third = others[int(fault.roll * 1000) % len(others)]
@@ -210,7 +212,7 @@ class Between:
             await asyncio.sleep(fault.lasts)
 
     async def _force_while_away(self, fault: Fault) -> None:
-        """The home does not answer, and goes on by itself for a while."""
+        """A home does not answer while another cluster takes it by force, and works on its own for a while."""
         topic = self._topic(fault)
         home = self._world.home_of(topic) if topic is not None else None
         if home is not None:
@@ -236,7 +238,7 @@ class Between:
         await self._kill_some(fault, [self._any(fault)])
 
     async def _kill_some(self, fault: Fault, clusters: list[LinkedCluster]) -> None:
-        """Soon, of these clusters' nodes one that leads the catalog or something else."""
+        """Soon, kill a node of these clusters that leads the catalog or another container."""
         await asyncio.sleep(self._chance.random() ** 2 * 1.5)
         nodes = []
         for cluster in clusters:
@@ -251,7 +253,7 @@ class Between:
     # --- losses
 
     async def _lose_an_end(self, fault: Fault) -> None:
-        """An operator lets a replica lead that was not in sync: what the others had is given up."""
+        """An operator lets a replica lead that was not in sync: the records that only the others had are given up."""
         for _ in range(25):
             if (found := self._to_lose(fault)) is not None:
                 break
@@ -265,7 +267,7 @@ class Between:
             record = cluster.record(chosen)
             if record is None or behind.node_id not in {node for node, _ in record.in_sync}:
                 break
-        await asyncio.sleep(fault.lasts)  # what is written now will be lost
+        await asyncio.sleep(fault.lasts)  # records written now will be lost
         for node in others:
             node.kill()
         self._up(behind)
@@ -277,7 +279,9 @@ class Between:
         self._up(behind, *others)
 
     def _to_lose(self, fault: Fault) -> tuple[LinkedCluster, ContainerId, Node, list[Node]] | None:
-        """A topic's home, a container in which the topic ends there, a node that follows, and all others that do."""
+        """A topic's home, a container with the end of a partition there, a node that follows it, and all other nodes
+        that do.
+        """
         topic = self._topic(fault)
         cluster = self._world.home_of(topic) if topic is not None else None
         state = cluster.topics_here().get(topic) if cluster is not None and topic is not None else None
@@ -300,7 +304,7 @@ class Between:
         )
 
     def _recover(self, cluster: LinkedCluster, container: ContainerId) -> bool:
-        """Let a replica lead that is there, while nobody in sync is; whether one does."""
+        """Let an existing replica lead while no in-sync one is up; returns whether one does."""
         record = cluster.record(container)
         if record is None or record.state != "open":
             return False
@@ -339,7 +343,7 @@ class Between:
         self._operate(self._world.by_name[target], "link.resume", name=f"from-{source}")
 
     async def _remake(self, fault: Fault) -> None:
-        """Deleted in the middle of whatever it does, and made again."""
+        """Delete a link in the middle of its work, and create it again."""
         target, source = self._world.edges[int(fault.roll * len(self._world.edges))]
         self._operate(self._world.by_name[target], "link.delete", name=f"from-{source}")
         await asyncio.sleep(fault.lasts / 2)

@@ -1,4 +1,4 @@
-"""How clusters are joined in a run, and what each is made of: drawn from the seed."""
+"""The topology of the clusters in a run, and the parameters of each, drawn from the seed."""
 
 import random
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from simulation.cluster import Shape
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What a run with links is made of."""
+    """The parameters of a run with links."""
 
     topology: str
     edges: tuple[tuple[str, str], ...]
-    """Target and source."""
+    """Pairs of target and source."""
     shapes: tuple[Shape, ...]
     topics: int
     hop_s: float

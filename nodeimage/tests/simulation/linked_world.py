@@ -1,4 +1,4 @@
-"""What links reach for by themselves, replaced for the time of a run, beside what world.py replaces."""
+"""Replacements, for a run, of what links call on their own, in addition to those in world.py."""
 
 import random
 import zlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Randoms:
-    """The module random, as links use it."""
+    """A replacement for the module `random` in links."""
 
     def __init__(self, seeded: random.Random) -> None:
         self._seeded = seeded
@@ -33,7 +33,7 @@ class _Randoms:
 
 @contextmanager
 def linked(world: "World") -> Iterator[None]:
-    """What links reach for by themselves; what they fetch is counted."""
+    """Replace, for a run, what links call on their own, and count what they fetch."""
     seeded = random.Random(world.seed + 11)
     fetch = HeadraceSource.fetch
 

@@ -1,8 +1,8 @@
 """An event loop without time, sockets or threads: virtual time jumps to the next timer, and the seed orders the rest.
 
-All nodes share the loop. Which process a callback belongs to stands in its context (`PROCESS`), which tasks and futures
-hand on by themselves; so a process can be killed (its callbacks are dropped), frozen (they queue until it wakes) and
-given a clock of its own, while the code in it is the node's own and knows nothing of this.
+All nodes share the loop. The process to which a callback belongs is in its context (`PROCESS`), which tasks and futures
+inherit; so a process can be killed (its callbacks are dropped), frozen (they queue until it wakes) and given a separate
+clock, while the code in it is the node's own and unaware of this.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from typing import Any, Protocol
 from headrace.base.errors import HeadraceError
 
 TICK_S = 1e-9
-"""The least that a timer waits, if it waits."""
+"""The shortest time that a timer waits, if it waits, in seconds."""
 PROCESS: ContextVar["Process | None"] = ContextVar("PROCESS", default=None)
 
 
 class Machine(Protocol):
-    """What a process runs on: how long its threads take, and what they meet."""
+    """The machine of a process: how long its threads take, and which faults they meet."""
 
     def thread_s(self) -> float: ...
 
@@ -31,12 +31,12 @@ class Machine(Protocol):
 
 
 class Process:
-    """What a kill ends: a run of a node. `offset` and `rate` make its clock."""
+    """The unit that a kill ends: one run of a node. `offset` and `rate` define its clock."""
 
     def __init__(self, name: str, node: Any = None, *, offset: float = 0.0, rate: float = 1.0) -> None:
         self.name = name
         self.node = node
-        """Its Machine."""
+        """The process's `Machine`."""
         self.offset = offset
         self.rate = rate
         self.dead = False
@@ -48,7 +48,7 @@ class Process:
 
 
 class Handle:
-    """A callback that was scheduled; also asyncio's TimerHandle, but for its `when`."""
+    """A scheduled callback; also stands for asyncio's TimerHandle, apart from its `when`."""
 
     __slots__ = ("args", "callback", "context", "process")
 
@@ -70,7 +70,7 @@ class Handle:
 
 
 class Task(asyncio.Task[Any]):
-    """A task whose place in a set does not depend on its address in memory."""
+    """A task whose position in a set does not depend on its address in memory."""
 
     serial = 0
 
@@ -86,7 +86,9 @@ class Task(asyncio.Task[Any]):
 
     @property
     def failed_unheard(self) -> bool:
-        """Whether it ended by an error that nobody has heard of. A process that is dead may have been about to."""
+        """Whether the task ended with an error that nobody has retrieved. A dead process may have been about to
+        retrieve it.
+        """
         if not self.done() or self.cancelled() or not self._log_traceback:
             return False
         ended = self._process is not None and self._process.dead
@@ -94,7 +96,7 @@ class Task(asyncio.Task[Any]):
 
 
 class Event(asyncio.Event):
-    """The same for events."""
+    """An event whose position in a set does not depend on its address in memory."""
 
     serial = 0
 
@@ -111,7 +113,7 @@ class Event(asyncio.Event):
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Unless it is done: whoever waits for it has gone on, or was told something else first."""
+    """Fail the future unless it is already done, since its waiter has then moved on or got another result."""
     if not future.done():
         future.set_exception(error)
 
@@ -127,14 +129,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.now = 0.0
         self.steps = 0
         self.stopped = False
-        """There is no use in going on."""
+        """Whether the run has ended early, and should not continue."""
         self.chance = chance
         self._uncaught: list[str] = []
         self.tasks: list[Task] = []
+        """Keeps all tasks alive, so that none is garbage-collected at a moment that no seed determines."""
         self._is_over = False
-        """All, so that none is collected half-way through its life, at a moment that no seed decides."""
         self.dial: Callable[[Callable[[], Any], str, int], Coroutine[Any, Any, Any]] = _nowhere
-        """How connections that are streams of bytes are made, where there is something to connect to."""
+        """Opens connections that are byte streams, in runs that have them."""
         self._most_steps = most_steps
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
@@ -155,7 +157,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._current = None
 
     def _turn(self) -> None:
-        """To the next timer, and what comes of it. All that happens goes through here, so it is written for speed."""
+        """Advance to the next timer and run its callbacks. Everything that happens passes through here, so it is
+        written for speed.
+        """
         ready, timers = self._ready, self._timers
         next_ready, most_steps = ready.popleft, self._most_steps
         while not ready:
@@ -188,20 +192,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._current = None
 
     def with_uncaught(self, problem: str) -> str:
-        """A problem, and what nobody caught first: in a callback, or in a task that nobody waited for."""
+        """A problem, and the first uncaught error: in a callback, or in a task that nobody awaited."""
         failed = (task for task in self.tasks if task.failed_unheard)
         lost = (f"nobody waited for {task.get_coro()}: {task.exception()!r}" for task in failed)
         return "\n".join(filter(None, [problem, *islice(chain(self._uncaught, lost), 1)]))
 
     def end(self) -> None:
-        """Let go of everything: what is left holds files open."""
+        """Release everything, since leftover objects hold files open."""
         self._ready.clear()
         self._timers.clear()
         self.tasks.clear()
         self._is_over = True
 
     def wake(self, process: Process) -> None:
-        """A frozen process goes on: what came due meanwhile runs now, in order."""
+        """A frozen process continues: callbacks that came due meanwhile run now, in order."""
         process.frozen = False
         self._ready.extend(process.waiting)
         process.waiting.clear()
@@ -232,7 +236,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             process = context.get(PROCESS)
         handle = Handle(callback, args, context, process)
         self._serial += 1
-        if 0 < delay < TICK_S:  # a process's clock would stand still, and whoever waits for it look again for ever
+        if 0 < delay < TICK_S:  # a process's clock would stand still, and its waiters would loop
             delay = TICK_S
         when = self.now + (delay if process is None else delay / process.rate)
         heappush(self._timers, (when, self._serial, handle))
@@ -252,23 +256,24 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """Run it at one moment, and give its result at a later one; neither keeps the order of the calls."""
+        """Run the function at one moment, and return its result at a later one; neither keeps the order of the calls.
+        """
         future = self.create_future()
         process = PROCESS.get()
         if self._is_over:
-            return future  # what is collected closes what it has open
+            return future  # collected objects close the files that they have open
         assert process is not None, "threads belong to a process"
         node = process.node
 
         def run() -> None:
             if future.cancelled() and self.chance.random() < 0.5:
-                return  # no thread had taken it yet
+                return  # no thread had begun it yet
             try:
                 node.before_thread(func)
                 result, error = func(*args), None
             except BaseException as failure:
                 if getattr(executor, "_shutdown", False):
-                    future.cancel()  # a real one has ended all its work when it is shut down, before files are closed
+                    future.cancel()  # a real executor finishes all of its work at shutdown, before files are closed
                     return
                 result, error = None, failure
             self.call_later(self.chance.random() * 0.0005, done, result, error)
@@ -285,7 +290,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return future
 
     async def create_connection(self, factory: Callable[[], Any], host: str, port: int, **_options: Any) -> Any:
-        """To a node of another cluster; see `dial`."""
+        """Connect to a node of another cluster; see `dial`."""
         return await self.dial(factory, host, port)
 
     def get_debug(self) -> bool:
@@ -301,7 +306,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._uncaught.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def spawn(self, work: Coroutine[Any, Any, Any], process: Process | None = None) -> Task:
-        """A task of a process."""
+        """Start a task of a process."""
         context = process.context.copy() if process is not None else None
         task: Task = self.create_task(work, context=context)
         return task

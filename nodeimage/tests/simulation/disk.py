@@ -86,7 +86,7 @@ class WriterPool:
     """A replacement for `headrace.container.writer_pool.WriterPool`, for one process."""
 
     def __init__(self, node: "Node", *, run: int) -> None:
-        self._chance = chance = random.Random(f"{node.cluster.seed} {node.number} {run}")  # other draws stay as they are
+        self._chance = chance = random.Random(f"{node.cluster.seed} {node.number} {run}")  # other draws stay as is
         self.is_native = chance.random() < NATIVE
         self._odd_writes = ODD_WRITES if has_odd_writes(node.cluster.seed) else 0.0
         self._node = node

@@ -1,8 +1,8 @@
-"""The network between simulated nodes: sessions and calls, as headrace.peer gives them, over links that fail.
+"""The network between simulated nodes: sessions and calls, as headrace.peer provides them, over links that fail.
 
-What is sent on one connection arrives in order or not at all. A link that is cut keeps what was sent, as TCP does, and
-delivers it when the cut heals, however old it is by then. A process that is killed resets its connections, a host that
-is gone says nothing until it is back.
+Messages of one connection arrive in order or not at all. A link that is cut keeps what was sent, as TCP does, and
+delivers it when the cut heals, however old it is by then. A killed process resets its connections, while a host that is
+gone is silent until it is back.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ PORT = 7000
 
 
 class Host:
-    """One machine, of one node. Clients are on host 0, which has no node."""
+    """A machine with one node. Clients are on host 0, which has no node."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -40,15 +40,15 @@ class Host:
         self.handlers: Mapping[type, Callable[..., Awaitable[Any]]] = {}
         self.streams: Mapping[type, Callable[..., None]] = {}
         self.peer_version = PEER_VERSION
-        """The newest of the peer protocol that its process speaks."""
+        """The newest version of the peer protocol that the host's process supports."""
         self.ends: dict[End, None] = {}
         self.calls: dict[_Call, None] = {}
         self.silent: list[End] = []
-        """Other sides of connections that broke off without a word."""
+        """The far ends of connections that broke silently."""
 
 
 class Network:
-    """All links."""
+    """The links between all hosts."""
 
     def __init__(self, loop: SimulatedLoop, chance: random.Random, trace: Callable[[str], None]) -> None:
         self.loop = loop
@@ -62,12 +62,12 @@ class Network:
         self._held: dict[tuple[int, int], list[tuple[object, Callable[..., None], tuple[Any, ...]]]] = {}
         self._last: dict[object, float] = {}
         self._resumed: dict[object, float] = {}
-        """When the last of what cuts had held arrives, by lane."""
+        """By lane, the time at which the last of the messages held back by cuts arrives."""
 
     # --- faults
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing gets from one to the other, until as many `heal`s."""
+        """Nothing gets from one host to the other, until as many calls of `heal`."""
         self._cut[source, target] = self._cut.get((source, target), 0) + 1
 
     def heal(self, source: int, target: int) -> None:
@@ -89,13 +89,13 @@ class Network:
             self._break(end.far, lossy=True)
 
     def lose(self, end: "End") -> None:
-        """One connection leads nowhere, until the systems of both sides find that out."""
+        """One connection leads nowhere, until the operating systems of both sides notice."""
         end.mute = end.far.mute = True
         for each in (end, end.far):
             self.loop.call_later(KEEPALIVE_S, self._break, each, True)
 
     def killed(self, host: Host) -> None:
-        """Its process has ended: by itself, or with its host."""
+        """A host's process has ended, on its own or with its host."""
         for end in list(host.ends):
             end.gone = True
             far = end.far
@@ -114,7 +114,7 @@ class Network:
         host.calls.clear()
 
     def back(self, host: Host) -> None:
-        """A host is up again: it resets what it does not know of."""
+        """A host is up again: it resets connections that it does not know."""
         host.is_up = True
         for far in host.silent:
             self.carry(host.number, far.host.number, self._break, far, True)
@@ -134,18 +134,20 @@ class Network:
         return 0.0001 + roll * self.hop_s + (self._chance.random() * self.slow_s if self.slow_s else 0.0)
 
     def carry(self, source: int, target: int, arrive: Callable[..., None], *args: Any) -> None:
-        """Call `arrive` when it gets there, behind what was carried so before. Lost where the host is gone."""
+        """Call `arrive` when the message gets there, after everything carried this way before. The message is lost if
+        the host is gone.
+        """
         self.carry_on((source, target), (source, target), arrive, *args)
 
     def carry_on(self, lane: object, link: tuple[int, int], arrive: Callable[..., None], *args: Any) -> None:
-        """The same, behind what was carried on one lane: of a link, connections overtake each other."""
+        """Call `arrive` after everything carried on one lane before: connections of a link can overtake each other."""
         now = self.loop.now
         at = max(self._last.get(lane, 0.0), now + self.delay())
         self._last[lane] = at
         self.loop.call_later(at - now, self._arrived, lane, link, arrive, args, context=WORLD)
 
     def _resume(self, lane: object, link: tuple[int, int], arrive: Callable[..., None], args: tuple[Any, ...]) -> None:
-        """Carry on what was held by a cut, with nothing that was sent later before it."""
+        """Deliver what a cut held back, with nothing that was sent later before it."""
         now = self.loop.now
         at = self._last[lane] = self._resumed[lane] = max(self._last.get(lane, 0.0), now + self.delay())
         self.loop.call_later(at - now, self._arrived, lane, link, arrive, args, True, context=WORLD)
@@ -159,7 +161,7 @@ class Network:
         resumed: bool = False,
     ) -> None:
         if not resumed and self.loop.now < self._resumed.get(lane, 0.0):
-            self._resume(lane, link, arrive, args)  # it was under way when the cut healed
+            self._resume(lane, link, arrive, args)  # it was in flight when the cut healed
         elif link in self._cut:
             self._held.setdefault(link, []).append((lane, arrive, args))
         elif self.hosts[link[1]].is_up:
@@ -168,7 +170,7 @@ class Network:
     # --- connections
 
     async def open(self, source: Host, address: tuple[str, int], timeout_s: float) -> "End":
-        """See PeerClient.open."""
+        """See `PeerClient.open`."""
         target = self.hosts[address[1] - PORT]
         opened: asyncio.Future[End] = self.loop.create_future()
         process = PROCESS.get()
@@ -208,7 +210,7 @@ class Network:
     async def call(
         self, source: Host, address: tuple[str, int], message: Any, buffers: Sequence[Any] = (), *, timeout_s: float
     ) -> tuple[Any, memoryview]:
-        """See PeerClient.call."""
+        """See `PeerClient.call`."""
         target = self.hosts[address[1] - PORT]
         call = _Call(self, source.number, target, message, memoryview(b"".join(buffers)))
         self.carry(source.number, target.number, call.arrived)
@@ -216,7 +218,7 @@ class Network:
         return await self._within(timeout_s, call.answer, reason)
 
     async def _within(self, timeout_s: float, awaited: asyncio.Future[T], reason: str) -> T:
-        """What is awaited; PeerUnreachable, for this reason, where it takes longer."""
+        """The awaited result; raises PeerUnreachable with this reason if it takes longer."""
         timer = self.loop.call_later(timeout_s, fail, awaited, PeerUnreachable(reason, timed_out=True))
         try:
             return await awaited
@@ -225,7 +227,7 @@ class Network:
 
 
 WORLD = Process("world").context
-"""The context of what belongs to no process."""
+"""The context of callbacks that belong to no process."""
 WORLD.run(PROCESS.set, None)
 
 
@@ -292,9 +294,9 @@ class End:
         self.host = host
         self.process = process
         self.gone = False
-        """Nobody is there any more."""
+        """Whether there is no process at this end any more."""
         self.mute = False
-        """What is under way from here is lost."""
+        """Whether messages in flight from here are lost."""
         self._listener: SessionListener | None = None
         self._network = network
         self._loop = network.loop
@@ -302,13 +304,13 @@ class End:
         self._closed: asyncio.Future[str] = network.loop.create_future()
         self._paused = False
         self._inbox: deque[tuple[Any, memoryview] | None] = deque()
-        """None: the far side has closed."""
+        """Messages received; None: the far side has closed."""
         self._room: asyncio.Future[None] | None = None
         self.pending_bytes = 0
 
     @property
     def met(self) -> Met:
-        """The other side, as the handshake would tell; of a node, only the version is known here."""
+        """The far side, as the handshake would identify it; of a node, only the version is known here."""
         version = min(self.host.peer_version, self.far.host.peer_version)
         return Met(NodeId(self.far.host.number), NO_RUN, version)
 
@@ -365,7 +367,7 @@ class End:
     # --- events
 
     def _carried(self, message: Message | None, payload: memoryview) -> None:
-        """Arrived at the far host."""
+        """The message has arrived at the far host."""
         far = self.far
         if self.pending_bytes:
             self.pending_bytes -= len(payload)
@@ -380,7 +382,7 @@ class End:
             self._loop.call_soon(far._received, (message, payload), context=far.process.context)
 
     def broke(self, lossy: bool) -> None:
-        """The connection is gone; what was not read yet may be lost."""
+        """The connection is gone; messages that were not read yet may be lost."""
         if lossy:
             self._inbox.clear()
         self._received(None)

@@ -87,7 +87,7 @@ class Latest:
 
 
 class Read:
-    """A client's request: what is committed behind a position."""
+    """A client's request: the committed commands after a position."""
 
     def __init__(self, container: ContainerId, after: Position) -> None:
         self.container = container
@@ -95,7 +95,7 @@ class Read:
 
 
 class _Checked(ContainerListener):
-    """Has what a process leads checked."""
+    """A container listener that has the containers of a process checked."""
 
     def __init__(self, node: "Node", process: Process) -> None:
         self._node = node
@@ -106,7 +106,7 @@ class _Checked(ContainerListener):
 
 
 class _Upkeep(ReplicaListener):
-    """Scrubs and closes chunks, in runs without a broker, which would."""
+    """Scrubs and closes chunks in runs without a broker, which would otherwise do so."""
 
     def __init__(self, node: "Node", replicas: Replicas) -> None:
         self._node = node
@@ -125,7 +125,7 @@ class _Upkeep(ReplicaListener):
 
 
 class Node:
-    """One node through all runs of its process; also its own replicas' environment."""
+    """One node through all runs of its process; it is also the environment of its replicas."""
 
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.cluster = cluster
@@ -148,29 +148,29 @@ class Node:
         self.controller: Controller | None = None
         self.view: Any = None
         self.tables_synced: bytes | None = None
-        """The catalog's file as it was when its write-ahead log was last empty."""
+        """The content of the catalog's file when its write-ahead log was last empty."""
         self.upper: BrokerSide | None = None
-        """Catalog and broker, in runs that have them."""
+        """The node's catalog and broker, in runs that have them."""
         self.runs = 0
         self.is_old = False
-        """It runs an older version (simulation.versions)."""
+        """Whether the node runs an older version (simulation.versions)."""
         self.says_full = False
-        """What it says of its disk."""
+        """Whether the node reports its disk as full."""
         self.fenced = 0
         """The feature level that its folder has seen."""
         self._scrubbing: set[ContainerId] = set()
         self._left: dict[ContainerId, tuple[str, Position]] = {}
-        """What the replicas of former runs had on disk: format, and position."""
+        """Incarnation (`format`) and position that the replicas of former runs had on disk, by container."""
 
     # --- life
 
     @property
     def is_up(self) -> bool:
-        """Its process runs (and may stand still)."""
+        """Whether the node's process runs, even if it is frozen."""
         return self.process is not None
 
     def start(self) -> None:
-        """Start a process on what the disk holds."""
+        """Start a process with the contents of the disk."""
         assert self.process is None
         self.runs += 1
         process = Process(
@@ -190,7 +190,7 @@ class Node:
         self.cluster.loop.spawn(self._run(process), process)
 
     def kill(self, *, with_host: bool = False) -> None:
-        """End the process at once; with its host, nobody is told."""
+        """End the process at once; with its host, nobody is notified."""
         process = self.process
         if process is None:
             return
@@ -213,7 +213,7 @@ class Node:
         self.replicas = self.controller = self.upper = None
 
     def restart(self, process: Process, reason: str) -> None:
-        """A process ends by itself, and is started again soon."""
+        """A process ends on its own, and is restarted soon."""
         if self.process is process:
             self.cluster.trace(f"node {self.number} ends: {reason}")
             process.frozen = True
@@ -226,11 +226,12 @@ class Node:
 
     @property
     def writes_beside(self) -> bool:
-        """Whether two writes of one log are under way here."""
+        """Whether two writes of one log are in progress here."""
         return self.is_up and self.writer_pool.writes_beside
 
     def holds(self, container_id: ContainerId) -> tuple[str, Position]:
-        """The format of its replica, and what it has on disk at least; ("", 0) where that is not to be told."""
+        """The format of the node's replica, and the position that it has on disk at least; ("", 0) if that is unknown.
+        """
         replica = self.replicas.replica(container_id) if self.replicas is not None else None
         if replica is None:
             return self._left.get(container_id, ("", Position(0)))
@@ -239,7 +240,7 @@ class Node:
         return replica.incarnation, replica.log.synced
 
     def format_of(self, container_id: ContainerId) -> str:
-        """The format of the replica in its folder; "": there is none, or it cannot be told."""
+        """The format of the replica in the node's folder; "": there is none, or it cannot be read."""
         try:
             found = replica_folder.read(self.folder / str(container_id))
         except CorruptLog:
@@ -247,12 +248,12 @@ class Node:
         return "" if found is None else found.format
 
     def freeze(self) -> None:
-        """As SIGSTOP."""
+        """Suspend the process, as SIGSTOP does."""
         if self.process is not None:
             self.process.frozen = True
 
     def thaw(self, process: Process) -> None:
-        """As SIGCONT."""
+        """Resume the process, as SIGCONT does."""
         if process.frozen and not process.dead:
             self.cluster.loop.wake(process)
 
@@ -263,11 +264,11 @@ class Node:
                 break
             except StoreUnavailable:
                 await asyncio.sleep(0.2)
-            except FolderRefused as error:  # whoever looks after it gives it the version that it needs
+            except FolderRefused as error:  # an operator gives it the version that it needs
                 self.is_old = False
                 self.restart(process, str(error))
                 await asyncio.sleep(math.inf)
-            except OddError as error:  # so does a process that could not start
+            except OddError as error:  # a process that could not start also ends here
                 self.restart(process, str(error))
                 await asyncio.sleep(math.inf)
         self.record = record
@@ -320,7 +321,7 @@ class Node:
         self.controller.on_answer(replicas.told)
         replicas.start()
         self.controller.start()
-        self._heed_level()  # it may have risen since the node registered
+        self._heed_level()  # the level may have risen since the node registered
 
     async def _receive(self, position: Position, size: int) -> Any:
         assert self.upper is not None
@@ -331,7 +332,7 @@ class Node:
         return await self.upper.snapshot(least)
 
     async def stop(self) -> None:
-        """Hand over and end, as a node does that is told to."""
+        """Hand over and end, as a node does on SIGTERM."""
         process, replicas, controller = self.process, self.replicas, self.controller
         if process is None or replicas is None or controller is None:
             return
@@ -411,14 +412,14 @@ class Node:
     # --- the disk's threads
 
     def thread_s(self) -> float:
-        """How long until a thread has done what it was asked to."""
+        """Seconds until a thread has completed its work."""
         roll = self.chance.random()
         if self.disk.slow:
             return self.disk.hangs_s() + roll * self.disk.slow
         return self.disk.hangs_s() + 0.0002 + roll * 0.002 if roll < 0.98 else (roll - 0.98) * 5.0  # up to 100 ms
 
     def before_thread(self, function: Callable[..., Any]) -> None:
-        """Raises what a full disk would."""
+        """Raises the errors that a full disk would cause."""
         if self.disk.full and function is replica_folder.write and self.chance.random() < 0.5:
             raise StorageFull("the simulated disk is full")
 
@@ -453,7 +454,7 @@ class Node:
 
     async def call(self, address: tuple[str, int], message: Any, buffers: Any = (), *, timeout_s: float) -> Any:
         if self.is_old and isinstance(message, Probe):
-            message = Probe()  # as an older version asks
+            message = Probe()  # the request of an older version
         return await self.cluster.network.call(self.host, address, message, buffers, timeout_s=timeout_s)
 
     # --- asked by others
@@ -463,11 +464,12 @@ class Node:
         if asked.doubted and not self.is_old:
             await self.controller.look_and_tell(asked.doubted)
         assert self.replicas is not None
-        # An older version does not know what it is asked for.
+        # An older version does not know this request.
         return self.replicas.teller().answer(Probe() if self.is_old else asked, self._alive())
 
     async def _begun(self) -> None:
-        """Where the process has yet to register, the one before it is asked: it does not answer."""
+        """The process's replicas. If a process has yet to register, the former one is returned, which does not answer.
+        """
         if self.replicas is None:
             await self.cluster.loop.create_future()
 
@@ -539,13 +541,13 @@ class Node:
     # --- its maintenance
 
     def scrub(self, container_id: ContainerId) -> None:
-        """Read a replica back, and have it made anew where it is damaged."""
+        """Read a replica back, and have it recreated if it is damaged."""
         if self.process is not None and container_id not in self._scrubbing:
             self._scrubbing.add(container_id)
             self.cluster.loop.spawn(self._scrub(container_id), self.process)
 
     def scrub_all(self) -> None:
-        """Each replica."""
+        """Scrub each replica."""
         if self.upper is not None:
             if self.upper.is_ready:
                 self.cluster.loop.call_soon(self.upper.parts.scrub.start, context=self.upper.context)
@@ -577,7 +579,7 @@ class Node:
             self._scrubbing.discard(container_id)
 
     def _has(self, replica: LocalReplica, log: ContainerLog) -> bool:
-        """Whether a replica is there still, and is not being cut or made anew."""
+        """Whether a replica still exists, and is not being cut or recreated."""
         present = self.replicas is not None and self.replicas.replica(replica.id) is replica
         return present and replica.log is log and not replica.cycle.is_closed
 
@@ -598,7 +600,7 @@ class Node:
                 return
 
     def lose_folder(self) -> None:
-        """All replicas are gone; the node is still who it is."""
+        """All replicas are lost; the node keeps its identity."""
         assert self.process is None
         self._left.clear()
         shutil.rmtree(self.folder, ignore_errors=True)

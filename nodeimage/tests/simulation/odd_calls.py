@@ -1,7 +1,7 @@
-"""Runs in which calls of the cluster store fail as nobody expects, before or after they have done something.
+"""Runs in which calls of the cluster store fail with unexpected errors, before or after they have done their work.
 
-Whatever goes wrong in a step of the background, the step is made again. Drawn from a random source of its own: other
-runs are what they were.
+Whatever goes wrong in a background step, the step has to be repeated. The failures are drawn from a separate random
+source, so other runs stay as they were.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class OddError(Exception):
-    """What no call of the store is expected to raise."""
+    """An error that no call of the store is expected to raise."""
 
 
 class _OddRuntimeError(OddError, RuntimeError):
@@ -34,7 +34,7 @@ ODD = (_OddRuntimeError, _OddValueError, _OddKeyError)
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """One call in `one_in` raises something unexpected, from `at` on for `lasts` seconds."""
+    """One call in `one_in` raises an unexpected error, from `at` on for `lasts` seconds."""
 
     at: float
     lasts: float
@@ -45,29 +45,29 @@ class Odd:
 
 
 def draw_odd(chance: random.Random, *, begin: float, length: float) -> Odd | None:
-    """In some runs."""
+    """The unexpected errors of a run; some runs have them."""
     if chance.random() < 0.85:
         return None
     return Odd(begin + chance.random() * length, chance.uniform(0.5, length), chance.choice((4, 20, 60)))
 
 
 class OddCalls:
-    """Some calls of the store raise what is no error of its own, before or after they are made."""
+    """A store some of whose calls raise a foreign error, before or after they do their work."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self.one_in = 0
-        """0: none."""
+        """One call in so many fails; 0: none."""
 
     def raises(self) -> OddError | None:
-        """What the next call raises; None: nothing."""
+        """The error of the next call; None: none."""
         if not self.one_in or self._chance.randrange(self.one_in):
             return None
         return self._chance.choice(ODD)("nobody expected this of the store")
 
 
 async def befall_oddly(cluster: "Cluster", fault: Odd) -> None:
-    """Have calls fail, and then no longer."""
+    """Have calls fail, and later stop failing."""
     await asyncio.sleep(fault.at - cluster.loop.now)
     cluster.trace(f"FAULT {fault}")
     cluster.odd.one_in = fault.one_in

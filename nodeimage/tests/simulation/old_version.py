@@ -1,7 +1,7 @@
-"""What an older version, of feature level 0, does otherwise, played by nodes that run this one.
+"""The differences of an older version, of feature level 0, simulated in nodes that run this one.
 
-It publishes no range of levels, drops what it does not know of a record that it writes, raises no level as controller,
-and refuses a cluster or a folder of format 2.
+The older version publishes no range of levels, drops fields that it does not know from records that it writes, raises
+no level as controller, and refuses a cluster or a folder of format 2.
 """
 
 from typing import Any
@@ -23,8 +23,8 @@ def refuse_as_old(store: ClusterStore, fenced: int) -> None:
 
 
 def as_old(key: str, value: bytes, present: bytes | None, *, keeps: bool) -> bytes:
-    """A record as an older version writes it, who has read `present` before. `keeps`: fields that it does not know stay
-    there, as Kubernetes has it.
+    """A record as an older version writes it after it has read `present`. `keeps`: fields that it does not know stay in
+    the store, as on Kubernetes.
     """
     if not key.startswith(NODE_PREFIX):
         return value

@@ -1,8 +1,8 @@
 """Runs in which the cluster store is set back to an old copy of itself under running nodes.
 
-The store goes on from the copy, with its counters and versions. What was written since, and calls that were on their
-way, are gone. An operator comes after a while, runs `recover-store` on some node, as often as it is refused, and brings
-back the nodes that do not run. Drawn from a random source of its own: other runs are what they were.
+The store continues from the copy, with its counters and versions. Later writes, and calls in flight, are lost. After a
+while an operator runs `recover-store` on some node, again whenever it is refused, and starts the nodes that are down.
+The times are drawn from a separate random source, so other runs stay as they were.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 TRY_S = 70.0
-"""One attempt is over by then."""
+"""Virtual seconds after which one attempt is over."""
 AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SetBack:
-    """The store is copied at `copied_at` and set back to that at `at`; the operator comes `after` seconds later."""
+    """The store is copied at `copied_at` and set back to the copy at `at`; the operator acts `after` seconds later."""
 
     at: float
     copied_at: float
@@ -37,7 +37,7 @@ class SetBack:
 
 
 def draw_set_back(chance: random.Random, *, begin: float, length: float) -> SetBack | None:
-    """In some runs. The copy is of a moment at which the nodes have found each other."""
+    """The set-back of a run; some runs have one. The copy is of a moment after the nodes have found each other."""
     if chance.random() < 0.85:
         return None
     at = begin + (0.1 + 0.9 * chance.random()) * length
@@ -46,14 +46,14 @@ def draw_set_back(chance: random.Random, *, begin: float, length: float) -> SetB
 
 
 class Operator:
-    """Who notices that the store was set back, and mends it."""
+    """An operator who notices that the store was set back, and repairs it."""
 
     def __init__(self, cluster: "Cluster", chance: random.Random) -> None:
         self._cluster = cluster
         self._chance = chance
 
     async def befall(self, fault: SetBack) -> None:
-        """Copy, set back, and mend."""
+        """Copy the store, set it back, and repair it."""
         cluster = self._cluster
         await asyncio.sleep(fault.copied_at - cluster.loop.now)
         copy = cluster.store.copy()
@@ -71,7 +71,7 @@ class Operator:
         cluster.trace("the store is whole again")
 
     async def _is_mended(self) -> bool:
-        """One attempt; whether nothing is left to be mended, as far as all nodes know."""
+        """One attempt; returns whether nothing is left to repair, as far as all nodes know."""
         done = await self._recover(apply=True)
         if done is None or done["containers"]:
             return False
@@ -81,7 +81,8 @@ class Operator:
         return shown is not None and not shown["containers"]
 
     async def _recover(self, *, apply: bool) -> dict[str, Any] | None:
-        """As `headrace recover-store --pod` on one of the nodes; None: it was refused, or the node has died."""
+        """The result of `headrace recover-store --pod` on one of the nodes; None: it was refused, or the node has died.
+        """
         able = [node for node in self._cluster.nodes if node.replicas is not None]
         if not able:
             return None
@@ -105,7 +106,7 @@ class Operator:
         return done
 
     def _say_again(self) -> None:
-        """What an operator has said since the copy, and what it says that was taken back since."""
+        """Repeat the operator's decisions since the copy, and those that the recovery reports as undone."""
         for node in self._cluster.nodes:
             draining = node.number in self._cluster.drained
             with contextlib.suppress(HeadraceError):

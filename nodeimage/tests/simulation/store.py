@@ -1,7 +1,7 @@
-"""The cluster store in memory, and each node's way to it: slow, away, or unsure of what it did.
+"""The cluster store in memory, and each node's connection to it: slow, away, or with unknown outcomes.
 
-A put that fails may have been lost, may have landed, or may land seconds later, if the record is still at the version
-that it expects by then. A call reads at one moment and writes at another, and others write in between.
+A put that fails may have been lost, may have taken effect, or may take effect seconds later, if the record is then
+still at the expected version. A call reads at one moment and writes at another, and others write in between.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ AGAIN_S = 0.2
 
 
 class MemoryStore:
-    """A ClusterStore. `on_put` sees every change before anybody reads it."""
+    """A `ClusterStore`. `on_put` sees every change before anybody reads it."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -33,18 +33,18 @@ class MemoryStore:
         self.on_put: Callable[[str, bytes | None, bytes], None] = lambda _key, _before, _after: None
         self.views: dict[StoreView, None] = {}
         self.falls = 0
-        """How often it was set back."""
+        """How often the store was set back."""
         self.lands_late = False
-        """What is put now was sent long ago."""
+        """Whether the current put was sent long ago."""
 
     def copy(self) -> "MemoryStore":
-        """All that it holds, as a backup has it."""
+        """The complete contents, as a backup has them."""
         copy = MemoryStore()
         copy.revision, copy.records, copy.removed = self.revision, dict(self.records), dict(self.removed)
         return copy
 
     def set_back(self, copy: "MemoryStore") -> None:
-        """Go on from a copy, with its versions."""
+        """Continue from a copy, with its versions."""
         self.revision, self.records, self.removed = copy.revision, dict(copy.records), dict(copy.removed)
         self.falls += 1
         self._tell()
@@ -90,26 +90,28 @@ class MemoryStore:
 
 
 class StoreLink:
-    """One node's way to the store. `away`: it gets nowhere. `unsure`: how often a put's outcome is not told."""
+    """One node's connection to the store. `away`: it reaches nothing. `unsure`: how often the outcome of a put is not
+    reported.
+    """
 
     def __init__(self, store: MemoryStore, loop: SimulatedLoop, chance: random.Random, odd: OddCalls) -> None:
         self.away = 0
         self.unsure = 0.0
         self.is_old = False
-        """It is an older version's (simulation.versions)."""
+        """Whether the connection is an older version's (simulation.versions)."""
         self.keeps_unknown = False
-        """Fields of a record that an older version does not know stay in it."""
+        """Whether fields that an older version does not know stay in a record."""
         self.store = store
         self._loop = loop
         self._chance = chance
         self._odd = odd
 
     async def call(self, change: Callable[[ClusterStore], T]) -> T:
-        """As a call in a thread."""
+        """Run the change as a call in a thread."""
         chance, process = self._chance, PROCESS.get()
         assert process is not None
         done: asyncio.Future[T] = self._loop.create_future()
-        # What is on its way to the store gets there though its node stands still or dies meanwhile, or it does not.
+        # A call in flight reaches the store even if its node freezes or dies meanwhile, or it is lost.
         where = process.context if chance.random() < 0.5 else WORLD
         if self.away and chance.random() < 0.7:
             self._loop.call_later(0.1 + chance.random() * 2, fail, done, _unavailable())
@@ -118,10 +120,10 @@ class StoreLink:
         return await done
 
     def _read(self, change: Callable[[ClusterStore], T], process: Process, done: Any, where: Any) -> None:
-        # The rest looks at the store as it is now.
+        # The rest sees the present store.
         reading = _Call(self, dict(self.store.records))
         pause_s = self._chance.random() * 0.002
-        if not process.dead:  # who has not read before it died writes nothing
+        if not process.dead:  # a process that died before reading writes nothing
             self._loop.call_later(pause_s, self._write, change, reading, process, done, context=where)
 
     def _write(self, change: Callable[[ClusterStore], T], reading: "_Call", process: Process, done: Any) -> None:
@@ -143,7 +145,7 @@ class StoreLink:
         return 0.0005 + roll * 0.004 if roll < 0.97 else roll * 0.2
 
     def put(self, key: str, value: bytes, expected_version: int | None) -> int:
-        """A put as the node's call meets it."""
+        """A put as the node's call experiences it."""
         if self.is_old:
             present = self.store.get(key)
             value = as_old(key, value, present and present.value, keeps=self.keeps_unknown)
@@ -168,7 +170,7 @@ class StoreLink:
 
     def _land(self, key: str, value: bytes, expected_version: int | None, falls: int) -> None:
         if falls != self.store.falls:
-            return  # what was on its way to the server was lost with it
+            return  # calls in flight to the server were lost with it
         try:
             self.store.put(key, value, expected_version)
         except VersionConflict:
@@ -176,7 +178,7 @@ class StoreLink:
 
 
 class _Call:
-    """The store within one call: reads see it as it was when the call arrived, until a put failed."""
+    """The store within one call: reads see it as it was when the call arrived, until a put fails."""
 
     def __init__(self, link: StoreLink, records: dict[str, Versioned]) -> None:
         self._link = link
@@ -208,7 +210,7 @@ class _Call:
 
 
 class StoreView(ClusterView):
-    """The node's view of the store, with looks in place of threads. Two looks may overtake each other."""
+    """The node's view of the store, with simulated looks instead of threads. Two looks may overtake each other."""
 
     def __init__(self, link: StoreLink, loop: SimulatedLoop, chance: random.Random) -> None:
         super().__init__(link.store)
@@ -219,7 +221,7 @@ class StoreView(ClusterView):
         self._looking = False
         self._ended = False
         self._highest = 0
-        """The highest revision seen, as a store's client keeps it."""
+        """The highest revision seen, as kept by a store's client."""
         self._falls = 0
         self._looks = 0
 
@@ -233,7 +235,7 @@ class StoreView(ClusterView):
         self.end()
 
     def end(self) -> None:
-        """It is told nothing more."""
+        """End the view's notifications."""
         self._ended = True
         self._link.store.views.pop(self, None)
 
@@ -241,7 +243,7 @@ class StoreView(ClusterView):
         self._later(self._chance.random() * 0.003, self._look_once)
 
     def there_is_news(self) -> None:
-        """The store changed; who watches it sees that soon."""
+        """The store changed; its watchers notice soon."""
         if not self._looking:
             self._looking = True
             roll = self._chance.random()
@@ -254,7 +256,7 @@ class StoreView(ClusterView):
     def _watch_on(self) -> None:
         if not self._ended:
             self._looks += 1
-            # Now and then at everything, as the view does (view.WHOLE_S).
+            # Now and then everything is read, as the view does (view.WHOLE_S).
             self._look_once(whole=self._link.store.falls > 0 and self._looks % 5 == 0)
             self._later(AGAIN_S if self._link.away else WATCH_S, self._watch_on)
 

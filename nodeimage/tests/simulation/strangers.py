@@ -1,11 +1,11 @@
-"""Who nodes are to each other: the handshake that sessions make (peer.handshake), and those that do not pass it.
+"""Who nodes are to each other: the handshake of sessions (peer.handshake), and hosts that fail it.
 
-A host has papers: the secrets that its process goes by, and a certificate. While no host's are other than all others',
-nothing is asked of anybody, as everybody would pass. Else each session and each call begins with the handshake, made by
-the very state machines that nodes have: what a host with wrong papers says gets to no handler, nor is it answered.
+A host has papers: the secrets that its process uses, and a certificate. While all hosts have the same papers, the
+handshake is skipped, since every host would pass. Otherwise each session and each call begins with the handshake, run
+by the nodes' own state machines: messages of a host with wrong papers reach no handler, and are not answered.
 
-In a run it is one of a few nodes for a while (its file was mixed up, or its certificate ran out), or somebody from
-outside; or the secret itself changes, node by node, which nobody is to notice.
+In a run, the host with wrong papers is one of a few nodes for a while (its file was mixed up, or its certificate
+expired), or a stranger from outside; or the secret itself changes, node by node, which no node must notice.
 """
 
 import uuid
@@ -20,23 +20,23 @@ from headrace.peer.messages import Message, Proof
 CLUSTER: Final = "simulated"
 FIRST: Final = "the first secret"
 CLIENTS: Final = 0
-"""The host of clients, who are no nodes."""
+"""The number of the clients' host, which has no node."""
 
 
 @dataclass(slots=True)
 class Papers:
-    """What a host shows, and checks others by."""
+    """The secrets and the certificate that a host presents, and by which it checks others."""
 
     secret: str = FIRST
     former: str = ""
     wrong: int = 0
-    """It goes by another cluster's secret: so many faults say so."""
+    """The number of faults that currently give it another cluster's secret."""
     stale: int = 0
-    """Its certificate has expired, likewise."""
+    """The number of faults that currently give it an expired certificate."""
 
     @property
     def is_odd(self) -> bool:
-        """No node knows it."""
+        """Whether no node accepts the host."""
         return bool(self.wrong or self.stale)
 
     def identity(self, number: int) -> Identity:
@@ -45,21 +45,21 @@ class Papers:
 
 
 class Strangers:
-    """The papers of all hosts that have any of their own."""
+    """The papers of all hosts that differ from the common ones."""
 
     def __init__(self) -> None:
         self._papers: dict[int, Papers] = {}
         self._secrets = Papers()
-        """What all others go by."""
+        """The papers of all other hosts."""
         self.changing = False
-        """The secret changes: it does so once at a time, as there are two of them at most."""
+        """Whether the secret is changing: there is one change at a time, since there are at most two secrets."""
 
     def of(self, number: int) -> Papers:
-        """A host's, which may be changed."""
+        """A host's papers, which may be changed."""
         return self._papers.setdefault(number, Papers(self._secrets.secret, self._secrets.former))
 
     def why_apart(self, source: int, target: int) -> str:
-        """Why a host has no session with another; "": it has."""
+        """Why a host has no session with another; "": it has one."""
         if not self._papers or source == CLIENTS:
             return ""
         one, other = (self._papers.get(each, self._secrets) for each in (source, target))
@@ -69,12 +69,12 @@ class Strangers:
         return greet(one.identity(source), other.identity(target), (channel, channel))
 
     def others_go_by(self, secret: str, former: str = "") -> None:
-        """Of hosts that have no papers of their own, and come later."""
+        """Set the common papers, also of hosts that appear later."""
         self._secrets = Papers(secret, former)
 
 
 def greet(client: Identity, server: Identity, channels: tuple[bytes, bytes]) -> str:
-    """A handshake; why it fails, "" where it does not. `channels`: of the client's connection, and the server's."""
+    """A handshake; returns why it fails, or "". `channels`: those of the client's and the server's connection."""
     mine, theirs = ClientHandshake(client), ServerHandshake(server)
     theirs.first(channels[1])
     said = mine.first(channels[0])
@@ -88,8 +88,8 @@ def greet(client: Identity, server: Identity, channels: tuple[bytes, bytes]) -> 
 
 
 def knock(node: Identity, other: Identity) -> str:
-    """What somebody from outside tries on `node`, who has heard what it and `other` said; with what they are let in, ""
-    where it is with nothing.
+    """The attempts of a stranger to connect to `node`, having overheard what it and `other` said; returns what got him
+    in, or "".
     """
     channel, own = b"of the two", b"of the stranger"
     heard: list[Message] = []

@@ -1,7 +1,8 @@
-"""Rows of a catalog's tables that are not what was written any more, and what must hold then.
+"""Rows of a catalog's tables that differ from what was written, and what must hold then.
 
-A value changes in the file as a bit does that flips on a disk: behind the back of the node and of its checksums. From
-then on nobody may be told the value, no snapshot may hold it, and in the end every node's tables are whole again.
+A value changes in the file like a bit flipped on a disk: behind the back of the node and of its checksums. From then on
+the value may not be returned to anybody, no snapshot may contain it, and in the end every node's tables are whole
+again.
 """
 
 import random
@@ -35,12 +36,12 @@ def draw_tables(chance: random.Random, *, begin: float, length: float) -> list[F
 
 
 def folder_of(node: "Node") -> Path:
-    """Where a node's tables lie."""
+    """The folder of a node's tables."""
     return data_folder(node) / "catalog"
 
 
 def change_row(node: "Node", chance: random.Random) -> str:
-    """Have a row of a node's tables be another one than was written; what was done, "" if nothing."""
+    """Change a row of a node's tables; returns what was done, "" if nothing."""
     path = snapshots.live_file(folder_of(node))
     if not path.exists():
         return ""
@@ -55,7 +56,7 @@ def change_row(node: "Node", chance: random.Random) -> str:
         if not rows:
             return ""
         row = chance.choice(rows)
-        column = chance.randrange(len(columns) + 1)  # its sum, too
+        column = chance.randrange(len(columns) + 1)  # its checksum, too
         value = _other(row[column], chance)
         if not _keeps_its_place(connection, table, rows, row, column, value):
             column = len(columns)
@@ -63,7 +64,7 @@ def change_row(node: "Node", chance: random.Random) -> str:
         name = (*columns, "sum")[column]
         where = " AND ".join(f'"{each}" = ?' for each in columns[: KEYS.get(table, 1)])
         connection.execute(f'UPDATE {table} SET "{name}" = ? WHERE {where}', (value, *row[: KEYS.get(table, 1)]))
-    except sqlite3.DatabaseError:  # damaged before, or there is such a row already
+    except sqlite3.DatabaseError:  # it was damaged before, or such a row exists already
         return ""
     finally:
         connection.close()
@@ -73,7 +74,7 @@ def change_row(node: "Node", chance: random.Random) -> str:
 def _keeps_its_place(
     connection: sqlite3.Connection, table: str, rows: list[Any], row: Any, column: int, value: Any
 ) -> bool:
-    """Whether an UPDATE leaves the row where it lies: a bit that flips moves no row, and SQLite would."""
+    """Whether an UPDATE leaves the row in its place: a flipped bit moves no row, but SQLite might."""
     columns = COLUMNS[table]
     orders = [columns[: KEYS.get(table, 1)]]
     for (index,) in connection.execute(f"SELECT name FROM pragma_index_list('{table}')").fetchall():
@@ -91,7 +92,7 @@ def _keeps_its_place(
         try:
             if any((key(each) < key(row)) != (key(each) < key(changed)) for each in rows if each is not row):
                 return False
-        except TypeError:  # other types, or NULL, have a place of their own
+        except TypeError:  # other types, or NULL, are stored in another place
             return False
     return True
 
@@ -108,16 +109,16 @@ def _other(value: Any, chance: random.Random) -> Any:
 
 
 class TableChecks:
-    """The observer of the nodes' files. What it looks with is the catalog's own check, which has tests of its own."""
+    """The observer of the nodes' files. It uses the catalog's own check, which has separate tests."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._checked: set[tuple[str, int, int]] = set()
         self.changed = 0
-        """How many rows were."""
+        """The number of rows changed."""
 
     def look(self, node: "Node") -> None:
-        """No snapshot holds what was not written, wherever it came from."""
+        """No snapshot contains values that were not written, wherever it came from."""
         if not self.changed:
             return
         for path in snapshots.snapshots(folder_of(node)):
@@ -128,7 +129,7 @@ class TableChecks:
                     self._cluster.checks.fail(f"the snapshot {path.name} of node {node.number} is damaged: {found}")
 
     def missing(self) -> str:
-        """Whose tables are not whole."""
+        """The node whose tables are not whole."""
         for node in self._cluster.nodes if self.changed else ():
             if node.upper is None or not node.upper.is_ready:
                 return f"node {node.number} does not serve"

@@ -1,4 +1,4 @@
-"""Runs of several clusters find what they are there to find: faults planted in links fail some seed soon."""
+"""Runs of several clusters find the faults that they should find: faults planted in links soon fail some seed."""
 
 import tempfile
 from collections.abc import Callable
@@ -20,12 +20,12 @@ Planted = Callable[[], Any]
 
 
 def applies_home_without_a_cut() -> Any:
-    """What diverged stays where it is."""
+    """Diverged records stay where they are."""
     return mock.patch.object(HomeApplier, "_parted", return_value=None)
 
 
 def cuts_what_it_did_not_set_aside() -> Any:
-    """What only a former home had is gone."""
+    """Records that only a former home had are lost."""
 
     async def planted(*_: Any) -> None:
         pass
@@ -34,12 +34,12 @@ def cuts_what_it_did_not_set_aside() -> Any:
 
 
 def takes_writes_wherever_it_is() -> Any:
-    """A copy, and a home that was given away."""
+    """A copy accepts writes, and so does a home that was given away."""
     return mock.patch.object(HomeCheck, "refusal", return_value=None)
 
 
 def makes_the_same_home_twice() -> Any:
-    """Of two clusters that gave a topic, which each had taken by force, to the same third one."""
+    """Two clusters each took a topic by force and gave it to the same third one: both gifts are the same home."""
 
     def planted(home: Home, cluster: str) -> Home:
         return Home(home.counter + 2 - home.counter % 2, cluster)
@@ -48,7 +48,7 @@ def makes_the_same_home_twice() -> Any:
 
 
 def asks_for_one_offset_too_far() -> Any:
-    """A record is left out: offsets that are missing at a source count as contiguous."""
+    """A record is left out: offsets missing at a source count as contiguous."""
 
     def planted(at: TopicPartition, offset: Offset, epoch: LeaderEpoch, max_bytes: int) -> Wanted:
         return Wanted(at, Offset(offset + 1), epoch, max_bytes)
@@ -57,7 +57,7 @@ def asks_for_one_offset_too_far() -> Any:
 
 
 def has(kind: str, seed: int) -> bool:
-    """Whether such a fault befalls the clusters of a seed's run."""
+    """Whether a seed's run has such a fault between clusters."""
     with tempfile.TemporaryDirectory() as folder:
         return any(kind in fault.kind for fault in World(seed, Path(folder), kept_lines=1).faults)
 

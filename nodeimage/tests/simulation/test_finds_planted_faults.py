@@ -1,4 +1,4 @@
-"""The simulator finds what it is there to find: faults that are planted in the code fail some seed soon."""
+"""The simulator finds the faults that it should find: faults planted in the code soon fail some seed."""
 
 import asyncio
 import copy
@@ -77,7 +77,9 @@ def acknowledges_before_it_wrote() -> Any:
 
 
 def takes_a_nodes_heartbeat_for_an_acknowledgement() -> Any:
-    """It speaks for a follower that rests with all that there is; here, for one that is yet to write what it got."""
+    """A node's heartbeat only covers followers at rest that have everything; here, it also covers one that has yet to
+    write.
+    """
 
     def planted(feed: FollowerFeed, vouch: Vouch, resting: Resting, stirred: Callable[[int], None]) -> bool:
         peer = feed._leader.state._peers.get(feed.member)
@@ -91,7 +93,7 @@ def takes_a_nodes_heartbeat_for_an_acknowledgement() -> Any:
 
 
 def finds_the_match_point_by_position_alone() -> Any:
-    """KIP-101: what a follower has in common with the leader is not told by where it ends."""
+    """KIP-101: the end of a follower's log does not determine what it has in common with the leader."""
 
     def planted(_mine: History, my_end: int, _theirs: History, their_end: int) -> Position:
         return Position(min(my_end, their_end))
@@ -100,9 +102,9 @@ def finds_the_match_point_by_position_alone() -> Any:
 
 
 def acknowledges_before_it_cut() -> Any:
-    """Invariant 7: what a follower has beyond the match point, however it came there, is no copy of the leader's.
+    """Invariant 7: a follower's frames beyond the match point, wherever they come from, are not copies of the leader's.
 
-    A leader would refuse most of it, as what it has not got itself; this one believes it.
+    A leader would refuse most such acknowledgements, which are beyond its own end; this one believes them.
     """
     take_up = Follower._take_up
 
@@ -122,7 +124,7 @@ def goes_on_in_the_epoch_of_its_last_run() -> Any:
 
 
 def commits_by_the_proposed_set_alone() -> Any:
-    """Invariant 3: a put that timed out may never land, and then the old set holds."""
+    """Invariant 3: a put that timed out may never take effect, and then the old set is valid."""
 
     def planted(state: LeaderState) -> frozenset[Member]:
         return state._confirmed if state._proposed is None else state._proposed
@@ -131,7 +133,7 @@ def commits_by_the_proposed_set_alone() -> Any:
 
 
 def makes_every_folder_with_the_same_format() -> Any:
-    """Invariant 5: a folder that was lost and made again is another replica."""
+    """Invariant 5: a folder that was lost and recreated is another replica."""
     prepare = replica_folder.prepare
 
     def planted(folder: Path, *, unmarked: str = "") -> ReplicaFile:
@@ -142,17 +144,17 @@ def makes_every_folder_with_the_same_format() -> Any:
 
 
 def takes_frames_as_they_are() -> Any:
-    """Whoever reads a damaged replica is given what it holds, and so is a scrub."""
+    """Readers of a damaged replica, and a scrub, get the damaged frames."""
     return mock.patch.object(frames, "frame_fault", return_value=None)
 
 
 def leaves_damage_where_it_is() -> Any:
-    """Invariant 14: what cannot be read is fetched anew from those who have it."""
+    """Invariant 14: unreadable frames are fetched again from replicas that have them."""
     return mock.patch.object(Replicas, "damaged", return_value=None)
 
 
 def opens_one_offset_too_far() -> Any:
-    """A chain is contiguous: what the record says is not what the containers hold."""
+    """A chain is contiguous: here the record differs from the containers' contents."""
     finish = RollDone.apply
 
     def planted(command: RollDone, connection: Any) -> Any:
@@ -163,7 +165,7 @@ def opens_one_offset_too_far() -> Any:
 
 
 def records_a_roll_without_its_end() -> Any:
-    """The next partitionlet begins where the one before began."""
+    """The next partitionlet begins where the previous one began."""
 
     def planted(connection: Any, topic: Any, item: Rolled) -> Any:
         outcome = _finish(connection, topic, item)
@@ -174,12 +176,12 @@ def records_a_roll_without_its_end() -> Any:
 
 
 def rolls_without_its_producers() -> Any:
-    """Invariant 11 over a roll: a batch that is sent again to the next partitionlet is there already."""
+    """Invariant 11 over a roll: a batch that is repeated to the next partitionlet is already stored."""
     return mock.patch.object(steps, "carried", return_value=[])
 
 
 def writes_behind_a_seal() -> Any:
-    """A seal that an earlier leader wrote counts, whatever the catalog says."""
+    """A seal written by an earlier leader counts, whatever the catalog says."""
 
     def planted(*args: Any, **others: Any) -> Any:
         return read_tail(*args, **others)._replace(seal=None)
@@ -188,12 +190,12 @@ def writes_behind_a_seal() -> Any:
 
 
 def applies_what_is_not_committed() -> Any:
-    """Invariant 2: a catalog knows commands that no other one will."""
+    """Invariant 2: here a catalog applies commands that no other catalog will apply."""
     return mock.patch.object(CatalogLog, "committed", property(lambda log: log._replica.log.synced))
 
 
 def applies_in_its_own_way() -> Any:
-    """Applying is deterministic: what a command comes to is the same everywhere."""
+    """Applying is deterministic: here the result of a command differs between nodes."""
     commit = CommitOffsets.apply
 
     def planted(command: CommitOffsets, connection: Any) -> Any:
@@ -203,7 +205,7 @@ def applies_in_its_own_way() -> Any:
 
 
 def takes_a_snapshot_for_newer_than_it_is() -> Any:
-    """What lies between the snapshot and where the log goes on is left out."""
+    """The commands between the snapshot and the continuation of the log are left out."""
     take = NodeCatalog.snapshot
 
     async def planted(catalog: NodeCatalog, least: Position) -> Any:
@@ -215,17 +217,17 @@ def takes_a_snapshot_for_newer_than_it_is() -> Any:
 
 
 def takes_what_it_does_not_know_for_dead() -> Any:
-    """Invariant 12: a catalog that lags does not know yet who owns what is in the containers."""
+    """Invariant 12: a catalog that lags does not know yet to whom the data in the containers belong."""
     return mock.patch.object(ChainQueries, "not_yet_made", return_value=[])
 
 
 def deletes_what_is_needed() -> Any:
-    """A closed container goes though a partitionlet lives there."""
+    """A closed container is deleted although a partitionlet lives in it."""
     return mock.patch.object(container_closing, "_is_needed", return_value=False)
 
 
 def waits_for_a_target_that_is_deleted() -> Any:
-    """A roll whose target can never open takes another one."""
+    """A roll whose target can never open has to choose another one."""
 
     async def planted(_steps: RollSteps, target: Any) -> Any:
         return target
@@ -234,7 +236,7 @@ def waits_for_a_target_that_is_deleted() -> Any:
 
 
 def expires_by_its_own_clock() -> Any:
-    """A node whose wall clock is ahead drops what others would keep."""
+    """A node whose wall clock is ahead deletes records that others would keep."""
     return mock.patch.object(Clocks, "agreed", Clocks.own)
 
 
@@ -243,7 +245,7 @@ def raises_a_level_that_not_all_have_taken() -> Any:
 
 
 def believes_the_range_of_a_former_run() -> Any:
-    """An older version that took over a folder leaves the range of the newer one where it cannot read it."""
+    """An older version that used a folder leaves the newer version's range in its record, since it cannot read it."""
 
     def planted(node: NodeRecord) -> tuple[int, int]:
         return (0, 0) if node.supports is None else (node.supports.oldest, node.supports.newest)
@@ -256,7 +258,7 @@ def sets_no_folder_apart() -> Any:
 
 
 def counts_what_was_put_off_as_written() -> Any:
-    """Without a descriptor the next chunk's file does not appear, and its frames are nowhere."""
+    """Without a descriptor the next chunk's file does not appear, and its frames are not stored."""
     ended = Writer.job_ended
 
     def planted(writer: Writer, under_way: Any, error: Exception | None) -> None:
@@ -266,7 +268,7 @@ def counts_what_was_put_off_as_written() -> Any:
 
 
 def counts_what_fell_short_as_written() -> Any:
-    """The kernel took some bytes of a write, and told so."""
+    """The kernel accepted only some bytes of a write, and reported it."""
     ended = Writer.write_ended
 
     def planted(writer: Writer, under_way: Any, result: int) -> None:
@@ -276,7 +278,7 @@ def counts_what_fell_short_as_written() -> Any:
 
 
 def tells_what_is_written_before_what_lies_below_it() -> Any:
-    """Invariant 1: a crash may leave a hole there, and a start cuts all that is behind it."""
+    """Invariant 1: a crash may leave a hole there, and a start cuts everything after it."""
     ended = Writer.write_ended
 
     def planted(writer: Writer, under_way: Any, result: int) -> None:
@@ -291,7 +293,7 @@ def tells_what_is_written_before_what_lies_below_it() -> Any:
 
 
 def marks_what_is_behind_a_hole() -> Any:
-    """Invariant 14: the next start would take a torn tail for damage."""
+    """Invariant 14: the next start would mistake a torn tail for damage."""
     ended = Writer.write_ended
 
     def planted(writer: Writer, under_way: Any, result: int) -> None:
@@ -303,7 +305,7 @@ def marks_what_is_behind_a_hole() -> Any:
 
 
 def writes_by_one_open_file() -> Any:
-    """A failed write-back is told once to each: of two writes by one, to either."""
+    """A failed write-back is reported once to each open file: with two writes on one, to either of them."""
 
     def planted(appender: Appender) -> Any:
         chunk = appender.chunks[-1]
@@ -313,12 +315,12 @@ def writes_by_one_open_file() -> Any:
 
 
 def takes_an_old_copy_of_the_store_for_the_newest() -> Any:
-    """DESIGN section 13: whoever knows a change of which a record has no trace does nothing by that record."""
+    """A node that knows of a change missing from a record must not act on that record."""
     return mock.patch.object(container_records, "descends", return_value=True)
 
 
 def lets_who_knows_better_leave_unasked() -> Any:
-    """A leader that went on by an old copy goes on without those who stand still."""
+    """A leader that continued with an old copy continues without the nodes that stand still."""
     both = ExitStack()
     both.enter_context(mock.patch.object(Replicas, "unasked", return_value=()))
     both.enter_context(mock.patch.object(Replicas, "told"))
@@ -327,7 +329,7 @@ def lets_who_knows_better_leave_unasked() -> Any:
 
 
 def gives_a_proposal_up_at_an_unexpected_error() -> Any:
-    """Nobody else puts it, and commits wait for both sets for ever."""
+    """Nobody else repeats the put, and commits wait for both sets for ever."""
     put = InSyncWriter._put
 
     async def planted(in_sync: InSyncWriter, container: Any, wanted: Any) -> None:
@@ -347,7 +349,7 @@ def gives_a_proposal_up_at_an_unexpected_error() -> Any:
 
 
 def takes_rows_as_they_are() -> Any:
-    """A flipped bit changes a row of the catalog's tables, and passes for what was written."""
+    """A flipped bit changes a row of the catalog's tables, and is accepted as written."""
 
     def rows(connection: Tables, table: str, where: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return connection.execute(f"SELECT * FROM main.{table} WHERE {where}", parameters).fetchall()
@@ -453,7 +455,7 @@ def _is_found(planted: Planted, seeds: Iterable[int]) -> bool:
 
 
 def test_an_error_where_nobody_waits_is_told() -> None:
-    """The caller of who ends by it hears nothing, and asks somebody else, until all time is over."""
+    """The caller of a task that ends this way gets no answer, and asks another node, until the time is over."""
 
     async def planted(*_arguments: Any) -> str:
         raise TypeError("planted")

@@ -1,4 +1,4 @@
-"""Seeds that found something once, each with what it was; and that a seed is all that a run depends on."""
+"""Seeds that once found a fault, each with its description; and the proof that a run depends only on its seed."""
 
 import os
 import random
@@ -44,11 +44,10 @@ FOUND = {
     172819: "a container was made and forgotten while a node was away from the store: a folder made for it stayed",
     192322: "containers closed while the store was away, which none heard of: partitions rolled to and fro among them",
 }
-"""Those that the gate runs anyway are not run twice.
+"""Seeds that the gate runs anyway are not run twice.
 
-What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
-run, and these are found in the simulator as it is.
-"""
+The other faults found have tests in tests/container: a change of the code or the simulator turns a seed into another
+run, while these seeds find their faults in the present simulator."""
 
 
 @pytest.mark.parametrize("seed", sorted(FOUND.keys() - set(GATE)), ids=lambda seed: f"seed-{seed}")
@@ -70,7 +69,7 @@ FOUND_WITH_LINKS = {
     1398: "an agreed move took the home though that had been given on meanwhile",
     2218: "the feed began while all topics were looked at: one that was made in between was missed for ten minutes",
 }
-"""Of runs of several clusters."""
+"""Seeds of runs with several clusters."""
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_the_same_seed_is_the_same_run(seed: int) -> None:
 
 @pytest.mark.parametrize("runs", [("cluster", "run", 9), ("linked", "run_linked", 3)], ids=["cluster", "links"])
 def test_a_seed_is_the_same_run_in_every_process(runs: tuple[str, str, int]) -> None:
-    """Nothing that happens depends on hashes of strings, or on addresses in memory, which sets of objects go by."""
+    """No event depends on hashes of strings, or on addresses in memory, by which sets of objects are ordered."""
     module, name, seed = runs
     script = f"from simulation.{module} import {name} as run; print(run({seed}, kept_lines=1).digest)"
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])

@@ -1,4 +1,6 @@
-"""Papers decide who meets whom, by the handshake that nodes make; and a handshake that lets strangers in is found."""
+"""Papers decide which hosts connect to which, by the nodes' own handshake; and a handshake that admits strangers is
+found.
+"""
 
 import random
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ def kinds(seed: int) -> set[str]:
 
 
 def first(*wanted: str) -> int:
-    """The first seed whose run has one of these."""
+    """The first seed whose run has one of these faults."""
     return next(seed for seed in range(10_000) if kinds(seed).intersection(wanted))
 
 
@@ -34,7 +36,7 @@ def test_who_is_not_in_order_meets_nobody() -> None:
     assert "another secret" in strangers.why_apart(1, 2)
     assert "another secret" in strangers.why_apart(2, 1)
     assert strangers.why_apart(1, 3) == ""
-    assert strangers.why_apart(0, 2) == ""  # a client, who shows other things
+    assert strangers.why_apart(0, 2) == ""  # a client, which presents something else
     papers.wrong -= 1
     papers.stale += 1
     assert "certificate" in strangers.why_apart(2, 3)

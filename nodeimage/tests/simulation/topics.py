@@ -1,4 +1,4 @@
-"""Topics of a simulated cluster: producers and readers, and what must hold of partitions over rolls.
+"""Topics of a simulated cluster: producers and readers, and what must hold of partitions across rolls.
 
 There is one truth for each partition: which record is at which offset. Every acknowledgement, every answer to a reader
 and at the end every replica must agree with it. Producers are idempotent and send a batch until it is acknowledged.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simulation.node import Node
 
 ROLL_GAP = 2
-"""A roll raises the leader epoch by this much at least (invariant 10: with a gap)."""
+"""The least by which a roll raises the leader epoch (invariant 10: with a gap)."""
 
 _AGAIN = frozenset(
     {
@@ -44,39 +44,39 @@ _AGAIN = frozenset(
         Code.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-"""What a producer may be told, and sends its batch again."""
+"""Error codes after which a producer sends its batch again."""
 
 Record = tuple[int, int]
-"""Producer id, and the number of the record among its own."""
+"""A record's name: the producer id, and the record's number within that producer."""
 
 
 class Truth:
-    """What is at which offset of one partition."""
+    """The record at each offset of one partition."""
 
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
         self.acknowledged: dict[int, Record] = {}
         self.end = 0
-        """Behind the last one that was acknowledged."""
+        """The offset after the last acknowledged record."""
         self.trimmed = 0
-        """Records below may be gone."""
+        """Records below this offset may be gone."""
         self.committed_offsets: dict[str, tuple[int, int]] = {}
-        """By group, the last committed offset that was acknowledged, and the last that was sent."""
+        """By group, the last acknowledged committed offset, and the last one sent."""
         self.partitionlets: dict[int, tuple[Any, ...]] = {}
-        """By id, what any catalog has said of one that is open or sealed."""
+        """By id, what any catalog has said about a partitionlet that is open or sealed."""
 
 
 class TopicChecks:
     """The observer of all partitions."""
 
     more_tables: tuple[str, ...] = ()
-    """Of the catalogs, that are compared beside."""
+    """Further tables of the catalogs that are compared."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self.truths: defaultdict[str, Truth] = defaultdict(Truth)
         self._rows: dict[int, tuple[int, dict[str, Any]]] = {}
-        """By applied position, the first catalog's rows that were seen there, and on which node."""
+        """By applied position, the rows of the first catalog observed there, and its node."""
 
     def _fail(self, text: str) -> None:
         self._cluster.checks.fail(text)
@@ -84,7 +84,7 @@ class TopicChecks:
     # --- records
 
     def at(self, topic: str, where: str, found: Iterable[tuple[int, Record]]) -> None:
-        """These records were seen at these offsets."""
+        """These records were observed at these offsets."""
         records = self.truths[topic].records
         for offset, record in found:
             known = records.setdefault(offset, record)
@@ -92,7 +92,7 @@ class TopicChecks:
                 self._fail(f"{topic} at {offset}: {where} has {record}, elsewhere it was {known}")
 
     def acknowledge(self, topic: str, base: int, records: Sequence[Record]) -> None:
-        """A producer was told where its batch is."""
+        """A producer was told the offset of its batch."""
         truth = self.truths[topic]
         found = [(base + at, record) for at, record in enumerate(records)]
         self.at(topic, "an acknowledgement", found)
@@ -102,7 +102,7 @@ class TopicChecks:
     # --- catalogs
 
     def look(self, node: "Node") -> None:
-        """Catalogs at one position hold the same, and a chain has no gaps."""
+        """Catalogs at one position hold the same rows, and a chain has no gaps."""
         upper = node.upper
         if upper is None or not upper.is_ready:
             return
@@ -149,7 +149,7 @@ class TopicChecks:
     # --- at the end
 
     def at_the_end(self) -> None:
-        """Each partition is read whole, from every replica that counts and is sound."""
+        """Each partition is read completely, from every valid, undamaged replica."""
         cluster = self._cluster
         for node in cluster.nodes:
             self.look(node)
@@ -182,7 +182,7 @@ class TopicChecks:
             for node_id, _ in record.in_sync:
                 node = self._cluster.by_id(node_id)
                 if self._cluster.is_flipped(node, row.container) and self._cluster.is_needed(row.container):
-                    continue  # it is damaged, and cannot be spared: the others in sync are to have all
+                    continue  # it is damaged, and cannot be spared: the other in-sync ones should have everything
                 replica = node.replicas.replica(row.container) if node.replicas is not None else None
                 assert replica is not None
                 found = {at: each for at, each in _all_of(replica.log, row) if at >= log_start}
@@ -231,7 +231,8 @@ def _all_of(log: ContainerLog, row: PartitionletRow) -> list[tuple[int, Record]]
 
 
 def _behind_seal(log: ContainerLog, row: PartitionletRow) -> str:
-    """What a log has behind a partitionlet's seal, which ends it, whatever the catalog says; "": nothing."""
+    """What a log has after a partitionlet's seal, which ends the partitionlet whatever the catalog says; "": nothing.
+    """
     seals = [frame for frame in log.controls_of(row.id) if frame.type == FrameType.SEAL]
     ends = [msgspec.msgpack.decode(frame.payload, type=Seal).end for frame in seals]
     if len(ends) > 1:
@@ -241,7 +242,9 @@ def _behind_seal(log: ContainerLog, row: PartitionletRow) -> str:
 
 
 class TopicClient:
-    """Who writes to a topic, reads it, and now and then lets records go. What it was told is checked at once."""
+    """A producer that also reads its topic, and sometimes deletes records. The answers that it gets are checked at
+    once.
+    """
 
     def __init__(self, cluster: "Cluster", number: int, topic: str) -> None:
         self._cluster = cluster
@@ -251,13 +254,13 @@ class TopicClient:
         self._sent = 0
         self._given_up = 0
         self._patience_s = self._chance.choice((0.1, 1.0, 2 * CALL_S))
-        """So short that what was not answered is often there."""
+        """So short that an unanswered batch is often stored."""
         self._leader: int | None = None
         self.is_through = False
-        """Its last batch is acknowledged."""
+        """Whether the producer's last batch is acknowledged."""
 
     async def run(self) -> None:
-        """Produce until the cluster says that it is over."""
+        """Produce until the cluster says that the run is over."""
         pause = 0.02 + self._chance.random() * 0.3
         while not self._cluster.over:
             await asyncio.sleep(self._chance.random() * pause)
@@ -296,7 +299,7 @@ class TopicClient:
                 if error not in _AGAIN:
                     self._cluster.checks.fail(f"{self.topic}: producer {self._id} is told {Code(error).name}")
             self._leader = None
-            if self._chance.random() < 0.3:  # the batch may be there: who repeats it finds the partition elsewhere
+            if self._chance.random() < 0.3:  # the batch may be stored: a repeat finds the partition elsewhere
                 await self._ask(Roll(self.topic))
             else:
                 await asyncio.sleep(0.1)
@@ -337,13 +340,13 @@ class TopicClient:
                 node.number, Commit(self.topic, group, sent + 1, "." * self._chance.choice((0, 100, 400)))
             )
         except HeadraceError:
-            self._given_up += 1  # it may be committed yet, behind what would come next
+            self._given_up += 1  # it may still be committed, after the next batch
             return
         if code == Code.NONE:
             truth.committed_offsets[group] = sent + 1, sent + 1
 
     async def _read_committed_offset(self) -> None:
-        """What was acknowledged before, or what came later."""
+        """The committed offset must be the acknowledged one, or a later one."""
         truth = self._cluster.topics.truths[self.topic]
         group = f"group-{self._id}-{self._given_up}"
         acknowledged, sent = truth.committed_offsets.get(group, (0, 0))
@@ -374,7 +377,9 @@ class TopicClient:
 
 
 def lives_in(cluster: "Cluster", container_id: ContainerId) -> bool:
-    """Whether a partitionlet may live in a container, or be meant for it, as any catalog has it; the catalog lives."""
+    """Whether a partitionlet may be in a container, or intended for it, according to any catalog; the catalog's
+    container always counts.
+    """
     if container_id == CATALOG_ID:
         return True
     return any(_may_live_in(node, container_id) for node in cluster.nodes)

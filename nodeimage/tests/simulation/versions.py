@@ -1,6 +1,6 @@
-"""Runs in which nodes change their version: from level 0 to this one, some back again, until the level is raised.
+"""Runs in which nodes change their version: from level 0 to this version, some back again, until the level is raised.
 
-All nodes run this version's code; some play an older one (simulation.old_version).
+All nodes run this version's code; some simulate an older one (simulation.old_version).
 """
 
 import random
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 WAIT_S = 1.5
-"""Before the level is raised by itself."""
+"""Virtual seconds before the level is raised automatically."""
 VARIED = ("upgrade", "downgrade", "upgrade all", "raise level", "raise level")
 RAISED_S = 60.0
-"""When all nodes are of this version, and all is well."""
+"""Virtual seconds within which the level has to be raised when all nodes run this version, and all is well."""
 LATE_S = 1.0
-"""Who begins to raise the level may not have seen yet who registered within so long."""
+"""Virtual seconds for which a controller that begins to raise the level may not have seen a new registration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """How a run begins: the numbers of the nodes that are of the older version, and what befalls them."""
+    """The versions at the beginning of a run: the numbers of the nodes with the older version, and the later changes.
+    """
 
     old: frozenset[int]
     faults: tuple[Fault, ...]
     keeps_unknown: bool
-    """The store keeps fields that an older version does not know."""
+    """Whether the store keeps fields that an older version does not know."""
 
 
 def draw_versions(chance: random.Random, *, nodes: int, begin: float, length: float) -> Versions | None:
-    """In some runs. All are old at first, or a new one has joined already."""
+    """The versions of a run; some runs have them. All nodes are old at first, or a new one has already joined."""
     if chance.random() < 0.75:
         return None
     old = frozenset(range(1, nodes + 1)) - ({chance.randint(1, nodes)} if chance.random() < 0.3 else set())
@@ -51,30 +52,31 @@ def draw_versions(chance: random.Random, *, nodes: int, begin: float, length: fl
 
 
 def found_of_level_0(store: ClusterStore, random_bits: int) -> None:
-    """The cluster's record as an older version has made it, with a short wait for the level to come."""
+    """The cluster's record as created by an older version, with a short wait before the level is raised."""
     cluster = ClusterRecord("c" * 22, random_bits, secret="0" * 32)
     store.put(CLUSTER_KEY, msgspec.json.encode(cluster), None)
     store.put(FEATURES_KEY, msgspec.json.encode(FeaturesRecord(wait_s=WAIT_S)), None)
 
 
 class VersionChecks:
-    """The level never falls, is about to be raised only when no node that there is is of an older version, which would
-    not start again, and is raised only when every one refuses older versions."""
+    """The level never falls. It is about to be raised only when no node has an older version, which could not restart,
+    and is raised only when every node refuses older versions.
+    """
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self.old_runs: set[uuid.UUID] = set()
         self._old_since: dict[uuid.UUID, float] = {}
-        """When runs of an older version were registered."""
+        """When runs of an older version registered."""
 
     def registers(self, after: bytes) -> None:
-        """A node's new record is about to be there."""
+        """A node's new record is about to be stored."""
         run = msgspec.json.decode(after, type=NodeRecord).run
         if run in self.old_runs:
             self._old_since.setdefault(run, self._cluster.loop.now)
 
     def put(self, before: bytes | None, after: bytes) -> None:
-        """A new record of the features is about to be there."""
+        """A new record of the features is about to be stored."""
         new = msgspec.json.decode(after, type=FeaturesRecord)
         old = FeaturesRecord() if before is None else msgspec.json.decode(before, type=FeaturesRecord)
         self._cluster.trace(f"store: feature level {new.level}, raising {new.raising}")
@@ -104,7 +106,7 @@ class VersionChecks:
                 )
 
     def missing(self) -> str:
-        """Why the level is not what it should be in the end."""
+        """Why the level is not as it should be in the end."""
         found = self._cluster.store.get(FEATURES_KEY)
         level = 0 if found is None else msgspec.json.decode(found.value, type=FeaturesRecord).level
         return "" if level == NEWEST else f"the feature level is {level}, though all nodes support {NEWEST:d}"

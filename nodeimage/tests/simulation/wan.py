@@ -1,8 +1,8 @@
-"""The network between clusters: streams of bytes, as TCP has them, between nodes of different ones.
+"""The network between clusters: byte streams like TCP's between nodes of different clusters.
 
-Both ends of a stream are the product's own protocols: a link's connection, and the listener's. What is written arrives
-in order or not at all, in pieces of any size. A way that is cut keeps what was sent and delivers it when the cut heals;
-a process that is killed resets its streams, and one whose host is gone says nothing until it is back, or for 25 s.
+Both ends of a stream are the product's own protocols: a link's connection, and the listener's. Bytes arrive in order or
+not at all, in pieces of any size. A connection that is cut keeps what was sent and delivers it when the cut heals; a
+killed process resets its streams, and a process whose host is gone is silent until the host is back, or for 25 s.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 PORT = 9000
 """Node number n of a cluster listens on PORT + n, at a host that has the cluster's name."""
 HIGH, LOW = 65536, 16384
-"""Bytes under way above which the writer is to pause, and below which it goes on."""
+"""Bytes in flight above which the writer has to pause, and below which it continues."""
 PIECE = 8192
 
 
 class Wan:
-    """All ways between clusters, by name."""
+    """The connections between all clusters, by name."""
 
     def __init__(self, loop: SimulatedLoop, chance: random.Random) -> None:
         self.loop = loop
         self.hop_s = 0.001
         self.slow_s = 0.0
         self.refused: dict[str, int] = {}
-        """Clusters that nobody reaches now."""
+        """Clusters that nobody can reach at present."""
         self.find: Callable[[str, int], Node | None] = lambda _host, _port: None
         self._chance = chance
         self._cut: dict[tuple[str, str], int] = {}
@@ -46,7 +46,7 @@ class Wan:
     # --- faults
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from one cluster to the other, until as many `heal`s."""
+        """Nothing gets from one cluster to the other, until as many calls of `heal`."""
         self._cut[source, target] = self._cut.get((source, target), 0) + 1
 
     def heal(self, source: str, target: str) -> None:
@@ -64,7 +64,7 @@ class Wan:
             self._break(side)
 
     def killed(self, node: "Node") -> None:
-        """Its process has ended, by itself or with its host."""
+        """A node's process has ended, on its own or with its host."""
         for side in self._of(lambda side: side.node is node):
             side.gone = True
             if node.host.is_up:
@@ -76,7 +76,7 @@ class Wan:
             del self._sides[side]
 
     def back(self, node: "Node") -> None:
-        """It resets what it does not know of."""
+        """A node is back: it resets connections that it does not know."""
         for far in self._silent.pop(node, []):
             self.loop.call_later(self.delay(), self._break, far, context=WORLD)
 
@@ -95,7 +95,7 @@ class Wan:
         return 0.0002 + roll * self.hop_s + (self._chance.random() * self.slow_s if self.slow_s else 0.0)
 
     def carry(self, side: "Side", arrive: Callable[..., None], *args: Any) -> None:
-        """Call `arrive` at the other end of a side, behind what was carried from it before."""
+        """Call `arrive` at the other end, after everything carried from this side before."""
         at = max(self._last.get(side, 0.0), self.loop.now + self.delay())
         self._last[side] = at
         self.loop.call_later(at - self.loop.now, self._arrived, side, arrive, args, context=WORLD)
@@ -172,16 +172,16 @@ class Side(asyncio.Transport):
         self.process = process
         self.protocol: Any = None
         self.gone = False
-        """Its process is dead."""
+        """Whether this side's process is dead."""
         self.mute = False
-        """What is under way from here is lost."""
+        """Whether bytes in flight from here are lost."""
         self._wan = wan
         self._closing = False
         self._lost = False
         self._reads = True
         self._paused = False
         self._inbox: deque[bytes | None] = deque()
-        """None: the other side sends no more."""
+        """Bytes received; None: the other side sends no more."""
         self._under_way = 0
 
     def __hash__(self) -> int:
@@ -193,7 +193,7 @@ class Side(asyncio.Transport):
             self._wan.loop.call_soon(what, *args, context=self.process.context)
 
     def begin(self, factory: Callable[[], Any]) -> None:
-        """The connection is made."""
+        """The connection is open."""
         self.protocol = factory()
         self.protocol.connection_made(self)
         self._deliver()
@@ -277,7 +277,7 @@ class Side(asyncio.Transport):
     # --- what comes
 
     def came(self, piece: bytes | None) -> None:
-        """Bytes, or their end."""
+        """Bytes have arrived, or their end."""
         if not self._closing:
             self._inbox.append(piece)
             self._deliver()

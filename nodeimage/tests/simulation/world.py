@@ -1,4 +1,4 @@
-"""What the code reaches for by itself, replaced for the time of a run: chance, pauses, the log, the writer thread."""
+"""Replacements, for a run, of what the code calls on its own: randomness, pauses, the log, the writer thread."""
 
 import asyncio
 import gc
@@ -44,21 +44,22 @@ if TYPE_CHECKING:
 
 
 TODAY = 1.8e9
-"""When each run begins, in seconds since 1970."""
+"""The start of each run, in seconds since 1970."""
 TTL_S = TODAY + 100.0
-"""Of all records, which bear the first millisecond of 1970: until after the run, but clocks may be further ahead."""
+"""Time to live of all records, which have timestamps in the first millisecond of 1970: they expire after the run,
+although some clocks may be further ahead."""
 LONG_TTL_S = TODAY + 10_000.0
-"""The same where runs are longer."""
+"""The same for longer runs."""
 SNAPSHOT_BYTES = 1024
-"""Of the catalog's log between two snapshots."""
+"""Bytes of the catalog's log between two snapshots."""
 SNAPSHOT_PIECE_BYTES = 16_384
-"""Of a snapshot that has some ten times as many, so that whatever happens, happens between two pieces too."""
+"""Bytes of a piece of a snapshot, which has some ten times as many, so that faults also occur between two pieces."""
 OPENED_AT_A_TIME = 4
-"""Closed chunks of all nodes, which share a process here: they are opened again and again."""
+"""Closed chunks that all nodes, which share a process here, may have open: so chunks are reopened again and again."""
 
 
 class _Random(random.Random):
-    """secrets, from the seed."""
+    """A replacement for `secrets`, drawing from the seed."""
 
     def token_bytes(self, count: int) -> bytes:
         return self.randbytes(count)
@@ -74,7 +75,7 @@ class _Random(random.Random):
 
 
 class _Clock:
-    """time, as the node's clocks have it: the wall clock may be minutes off."""
+    """A replacement for `time`, with the node's clocks: the wall clock may be minutes off."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._loop = cluster.loop
@@ -90,11 +91,11 @@ class _Clock:
         return self._loop.time()
 
     def sleep(self, _seconds: float) -> None:
-        """Threads have no time here."""
+        """Does nothing, since threads take no real time here."""
 
 
 class _Logger:
-    """structlog's logger: a line of the trace. What went wrong without anybody having expected it ends the run."""
+    """A replacement for structlog's logger: a line of the trace. An unexpected error ends the run."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
@@ -102,7 +103,7 @@ class _Logger:
     def _line(self, level: str, event: str, fields: dict[str, Any]) -> None:
         process = PROCESS.get()
         told = " ".join(f"{key}={value}" for key, value in fields.items())
-        told = told.replace(str(self._cluster.folder), "")  # another in each run
+        told = told.replace(str(self._cluster.folder), "")  # differs in each run
         self._cluster.trace(f"{process.name if process else 'world'} {level} {event} {told}")
 
     def debug(self, event: str, **fields: Any) -> None:
@@ -124,14 +125,14 @@ class _Logger:
 
         self._line("exception", event, fields)
         if isinstance(sys.exception(), OddError):
-            return  # it was caused, and is told: what has to be done is done again, or the run ends otherwise
+            return  # the error was caused on purpose, and is reported: the step is repeated, or the run fails otherwise
         self._cluster.checks.fail(f"{event}: {traceback.format_exc()}")
 
 
 @contextmanager
 def patched(cluster: "Cluster") -> Iterator[None]:
-    """For one run, in which all of it comes from the seed."""
-    records._parser()  # else the first batches of a process's first run would wait for it, as in no later run
+    """Replacements for one run, in which everything comes from the seed."""
+    records._parser()  # otherwise only the first run of a process would wait for it
     seeded = _Random(cluster.seed + 7)
 
     def uuid4() -> uuid.UUID:
@@ -151,7 +152,7 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         mock.patch.object(uuid, "uuid4", uuid4),
         mock.patch.object(tempfile, "_name_sequence", (f"{number:08}" for number in itertools.count())),
         mock.patch.object(asyncio, "Event", Event),
-        mock.patch.object(os, "fsync", _nothing),  # what must be synced is the disk's to know
+        mock.patch.object(os, "fsync", _nothing),  # only the disk knows what has to be synced
         mock.patch.object(os, "fdatasync", _nothing),
         mock.patch.object(os, "open", open_within_limits),
         mock.patch.object(OPENED, "_files", deque()),
@@ -173,7 +174,7 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         for task in cluster.loop.tasks:
             task._log_destroy_pending = False
             work = task.get_coro()
-            if task.done() or not inspect.iscoroutine(work):  # one of compiled code does not complain
+            if task.done() or not inspect.iscoroutine(work):  # a coroutine of compiled code does not complain
                 continue
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()  # its process was killed before it began
@@ -183,7 +184,7 @@ def patched(cluster: "Cluster") -> Iterator[None]:
 
 
 def _rest_after_s(seed: int) -> float:
-    """Runs are short: in most of them, followers rest sooner than they would."""
+    """Runs are short: in most of them, followers go to rest earlier than in reality."""
     return random.Random(f"rests {seed}").choice((1.0, 0.3, 0.05, 0.0))
 
 
@@ -201,7 +202,7 @@ def _clocks(cluster: "Cluster") -> list[Any]:
 def expire_after(
     seconds: float,
 ) -> Callable[[StreamQueries, Iterable[StreamNumber]], dict[StreamNumber, StreamRetention]]:
-    """Records expire, though none should in so short a time."""
+    """Records expire, although none should in so short a time."""
 
     def retention(_queries: StreamQueries, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
         return {stream: StreamRetention(Retention(ttl_ms=int(seconds * 1000), bytes=-1), {}) for stream in streams}
@@ -210,7 +211,7 @@ def expire_after(
 
 
 def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
-    """What catalog and broker reach for, and the times that they take for things, as short as a run is."""
+    """Replace what catalog and broker call, and shorten their intervals to the length of a run."""
     return [
         mock.patch.object(StreamQueries, "retention_of", expire_after(TTL_S)),
         mock.patch("headrace.partitions.placement.random", seeded),
@@ -228,17 +229,17 @@ def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
 
 
 async def _scrubbed(_scrub: Scrub, folder: str, synced: Position) -> tuple[list[bytes], int]:
-    """What the helper process says."""
+    """The output of the helper process."""
     read = partial(scrub, Path(folder), Scrubbed(), synced=synced)
     try:
         findings = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
-    except OSError:  # the replica is gone, or being made anew
+    except OSError:  # the replica is gone, or being recreated
         return [], 2
     return [msgspec.json.encode({"finding": str(each)}) for each in findings], 1 if findings else 0
 
 
 class _Regrouped:
-    """What the other helper process does."""
+    """The output of the other helper process."""
 
     def __init__(self, command: Sequence[str]) -> None:
         assert command[2] == "headrace.log.regroup", command

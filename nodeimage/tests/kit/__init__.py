@@ -1,1 +1,1 @@
-"""What tests share, those on kind too: clusters, nodes, clients, faults, histories. Imports no test."""
+"""Code that tests share, also those on kind: clusters, nodes, clients, faults, histories. Imports no test."""

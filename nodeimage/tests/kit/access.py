@@ -1,4 +1,4 @@
-"""Users of a node in the test's loop, security turned on and off, and what its audit was told."""
+"""Users of a node in the test's loop, security turned on and off, and the events of its audit."""
 
 import asyncio
 import time
@@ -26,11 +26,11 @@ from kit.catalog import NOW, Still
 from kit.parts import handler
 
 Expressions = Mapping[tuple[Kind, str, Permission], str]
-"""By place: of a topic its full name. "" of the cluster."""
+"""Expressions by object and permission; a topic has its full name, the cluster ""."""
 
 
 def principal(user: str, *groups: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_256) -> Principal:
-    """`user`: "" is a client that has proved nothing."""
+    """`user`: "" is a client that has not authenticated."""
     return Principal(user, mechanism, frozenset(groups)) if user else NOBODY
 
 
@@ -46,12 +46,12 @@ class Client:
 
 
 def client(user: str) -> Client:
-    """One that has proved to be `user`; "" has proved nothing."""
+    """A client that has authenticated as `user`; "" has not authenticated."""
     return Client(principal(user))
 
 
 def authorization(rules: Iterable[Rule] = (), *, on: bool = True) -> Authorization:
-    """Of no node: what these rules allow, and while security is off everything."""
+    """An authorization without a node: it allows what these rules allow, and everything while security is off."""
     runtime = cast(Any, Still())
     access = AccessControl(runtime=runtime, catalog=cast(Any, None))
     access.rules = AccessRules.of(rules, on=on)
@@ -59,7 +59,7 @@ def authorization(rules: Iterable[Rule] = (), *, on: bool = True) -> Authorizati
 
 
 async def put(parts: NodeParts, expressions: Mapping[tuple[Kind, str, Permission], str | None]) -> None:
-    """Set expressions, or take them away (None)."""
+    """Set expressions, or remove them (None)."""
     items = []
     for (kind, name, permission), text in expressions.items():
         topic_id = b""
@@ -77,7 +77,7 @@ async def secure(parts: NodeParts, *, on: bool = True) -> None:
 
 
 class Slot:
-    """The place of an answer, which can be waited for. None: the client was cut off, or gets no answer."""
+    """The place of an answer, which can be awaited. None: the client was disconnected, or gets no answer."""
 
     timed = None
 
@@ -87,7 +87,7 @@ class Slot:
         self.throttle_ms = 0
         self.peer = "10.0.0.7:50123"
         self.codes: list[int] = []
-        """Of what was refused."""
+        """The error codes of refused requests."""
 
     def answer(self, body: Sequence[Buffer]) -> None:
         self.future.set_result(b"".join(bytes(piece) for piece in body))
@@ -108,12 +108,12 @@ class Slot:
 
 
 class User:
-    """A client whose connection has proved who it is, and what it asks."""
+    """A client whose connection has authenticated, and its requests."""
 
     def __init__(
         self, parts: NodeParts, name: str = "", *, groups: Iterable[str] = (), default_stream: str = DEFAULT_STREAM
     ) -> None:
-        """`name`: "" has proved nothing."""
+        """`name`: "" has not authenticated."""
         self.parts = parts
         self.connection = Connection(parts.dispatcher, default_stream=default_stream)
         self.connection.peer = "10.0.0.7:50123"
@@ -121,7 +121,7 @@ class User:
         self.connection.principal = principal(name, *groups)
 
     async def ask(self, key: ApiKey, version: int | None = None, /, **fields: Any) -> Any:
-        """An API of the generic codec, through the request's and the answer's bytes."""
+        """Call an API of the generic codec, through the bytes of the request and the answer."""
         version = self.parts.dispatcher.apis[key].versions.highest if version is None else version
         request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
         answer = await handler(self.parts, key)(request, self.connection)
@@ -159,14 +159,14 @@ class User:
         transactional_id: str | None = None,
         batch: bytes | bytearray | None = None,
     ) -> Slot:
-        """One record to partition 0 of each."""
+        """Send one record to partition 0 of each topic."""
         records = bytearray(build_batch([(int(time.time() * 1000), None, b"x", [])]) if batch is None else batch)
         parts = [produce.PartitionRecords(name, 0, memoryview(bytearray(records))) for name in topics]
         request = produce.ProduceRequest(transactional_id, acks, 1000, parts)
         return self._start(ApiKey.PRODUCE, version, produce.encode_request(version, request))
 
     async def produce(self, *topics: str, **more: Any) -> dict[str, produce.ProduceResult]:
-        """By topic, what came of it."""
+        """By topic, the result of a produce request."""
         results, _ = produce.decode_response(await self.start_produce(*topics, **more).body(), 0, 9)
         return {each.topic: each for each in results}
 
@@ -181,7 +181,7 @@ class User:
         replica_id: int = -1,
         version: int | None = None,
     ) -> Slot:
-        """From partition 0 of topics, all by name or all by id."""
+        """Fetch partition 0 of topics, all by name or all by id."""
         version = version or (16 if topics and isinstance(topics[0], bytes) else 12)
         asked = [
             fetch.FetchTopic(
@@ -195,22 +195,22 @@ class User:
         return self._start(ApiKey.FETCH, version, fetch.encode_request(version, request))
 
     async def fetch(self, *topics: str | bytes, **more: Any) -> fetch.FetchResponse:
-        """What came of it."""
+        """The result of a fetch."""
         version = more.setdefault("version", 16 if topics and isinstance(topics[0], bytes) else 12)
         return fetch.decode_response(await self.start_fetch(*topics, **more).body(), 0, version)
 
     async def fetch_codes(self, *topics: str | bytes, **more: Any) -> list[int]:
-        """Of each partition that the answer has."""
+        """The error code of each partition in the answer."""
         return codes_of(await self.fetch(*topics, **more))
 
 
 def codes_of(response: fetch.FetchResponse) -> list[int]:
-    """Of each partition."""
+    """The error code of each partition in the answer."""
     return [part.error for topic in response.topics for part in topic.partitions]
 
 
 class AuditTold:
-    """What a node's audit is told from now on."""
+    """The events that a node's audit reports from now on."""
 
     def __init__(self, parts: NodeParts) -> None:
         self.events: list[Mapping[str, object]] = []

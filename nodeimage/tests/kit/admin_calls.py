@@ -31,7 +31,7 @@ def call(raw_call):
 
 @pytest.fixture
 def refused(raw_call):
-    """The code and message of a call that does not."""
+    """The code and message of a call that is refused."""
 
     async def called(method, **params):
         answer = await raw_call(method, params)

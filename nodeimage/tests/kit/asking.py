@@ -1,4 +1,4 @@
-"""Fetches as a client's connection hands them to a node, and their answers."""
+"""Fetches as a client's connection passes them to a node, and their answers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from headrace.wire.primitives import Buffer
 
 
 class Answered:
-    """A slot whose answer can be waited for."""
+    """A slot whose answer can be awaited."""
 
     timed = None
     throttle_ms = 0
@@ -23,7 +23,7 @@ class Answered:
         self.is_followed = False
 
     def failed(self, code: int) -> None:
-        """Nothing is counted."""
+        """Counts nothing."""
 
     def answer(self, body: list[Buffer]) -> None:
         self.future.set_result(b"".join(bytes(piece) for piece in body))

@@ -1,5 +1,5 @@
-"""What somebody tries who may not, beside what stands in tables of tests: in which group, what it gets, and which test
-tries it. `attempts_table` makes the table in docs/security.md of it.
+"""Attempts without the necessary right that are not in tables of tests: the group of each, its result, and the test
+that makes it. `attempts_table` writes them into the table in docs/security.md.
 """
 
 from typing import Final, NamedTuple
@@ -23,7 +23,7 @@ ORDER: Final = (
 
 
 class Row(NamedTuple):
-    """One attempt. `test`: the function that tries it."""
+    """One attempt. `test`: the function that makes it."""
 
     group: str
     attempt: str
@@ -378,7 +378,7 @@ WORDS: Final = {
     "lists all groups": "an empty list",
     "hides a topic of another tenant among its own": f"{Code.TOPIC_AUTHORIZATION_FAILED.name} (29) for that one",
 }
-"""What attempts got that is no error."""
+"""Results of attempts that are not plain errors."""
 
 ADMIN_GOT: Final = {
     "test_finds_out_the_groups_of_users_by_asking_what_they_may": "those alone that the deciding expression names",
@@ -394,4 +394,4 @@ ADMIN_GOT: Final = {
     "test_sees_the_rest_of_a_stream_of_which_he_may_read_one_topic": "that topic alone",
     "test_hears_of_changes_of_a_topic_that_is_shut_within_a_stream_that_he_may_copy": "those of the others",
 }
-"""What attempts by the admin API get that is no authorization error."""
+"""Results of attempts by the admin API that are not authorization errors."""

@@ -1,7 +1,8 @@
-"""The table of attempts in docs/security.md: what somebody tries who may not, what it gets, and which test tries it.
+"""The table of attempts in docs/security.md: what somebody without the right attempts, the result, and the test that
+attempts it.
 
-Of attempts that stand in a table of their own (kafka/test_attempts.py), and of those by the admin API
-(admin/test_attempts.py), all are shown; of other tests those that kit/attempts.py names.
+Attempts with a table of their own (kafka/test_attempts.py), and those by the admin API (admin/test_attempts.py), are
+all shown; from other tests, only those that kit/attempts.py names.
 """
 
 import ast
@@ -60,7 +61,7 @@ def names_of_tests() -> set[str]:
 
 
 def missing_groups(rows: Sequence[Row]) -> list[str]:
-    """Groups in which nothing was tried."""
+    """Groups without any attempt."""
     return [group for group in ORDER if not any(row.group == group for row in rows)]
 
 
@@ -71,7 +72,7 @@ def _of_kafka() -> Iterator[Row]:
 
 
 def _group_of(name: str, got: str) -> str:
-    """By what is in an attempt's name: the first of these that fits."""
+    """The group of an attempt: the first one whose keywords are in its name."""
     for words, group in (
         (("replica",), REPLICA),
         (("unpack",), BOMB),
@@ -88,7 +89,7 @@ def _group_of(name: str, got: str) -> str:
 
 
 def _codes(gets: Any) -> list[int]:
-    """The errors in what an attempt gets: of a tuple the first member is one."""
+    """The error codes in an attempt's result; of a tuple, only the first member is one."""
     match gets:
         case int():
             return [int(gets)]

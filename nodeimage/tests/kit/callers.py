@@ -1,4 +1,4 @@
-"""Callers of Headrace's own admin calls who have proved who they are, on a cluster whose security is on."""
+"""Authenticated callers of Headrace's own admin calls, on a cluster whose security is on."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -39,13 +39,13 @@ class Refusal(Exception):
 
 
 class Callers:
-    """Asks a node as one user or another."""
+    """Calls a node as one user or another."""
 
     def __init__(self, parts: NodeParts) -> None:
         self.parts = parts
 
     async def call(self, user: str | Principal, method: str, /, **params: Any) -> Any:
-        """The result. Raises Refusal."""
+        """The result of a call. Raises Refusal."""
         connection = Connection(self.parts.dispatcher)
         connection.principal = user if isinstance(user, Principal) else await self.logged_in(user)
         answer = msgspec.msgpack.decode(await self.parts.admin.handle(encode_admin_request(method, params), connection))
@@ -56,7 +56,7 @@ class Callers:
         return answer["result"]
 
     def asks(self, user: str) -> Callable[[ApiKey, int, Mapping[str, Any]], Awaitable[Any]]:
-        """Asks Kafka's APIs as a user."""
+        """A caller of Kafka's APIs as a user."""
 
         async def asked(key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
             return await User(self.parts, user).ask(key, version, **fields)
@@ -64,7 +64,7 @@ class Callers:
         return asked
 
     async def logged_in(self, user: str) -> Principal:
-        """`user`, as of now: who has the password that the user has."""
+        """`user` as a principal, logged in with the user's present password."""
 
         def look(reader: Reader) -> frozenset[bytes]:
             rows = [row for each in HASHES if (row := reader.users.credential(user, each)) is not None]
@@ -76,13 +76,13 @@ class Callers:
         return replace(found, passwords=await self.parts.catalog.query(look)) if user else found
 
     async def refused(self, user: str | Principal, method: str, /, **params: Any) -> Refusal:
-        """Why a call is refused for want of a right."""
+        """The reason why a call is refused for lack of a right."""
         error = await self.fails(user, method, **params)
         assert error.is_forbidden, (method, error.code, str(error))
         return error
 
     async def fails(self, user: str | Principal, method: str, /, **params: Any) -> Refusal:
-        """Why a call fails."""
+        """The reason why a call fails."""
         try:
             answer = await self.call(user, method, **params)
         except Refusal as error:
@@ -90,7 +90,7 @@ class Callers:
         raise AssertionError(f"{method} answers {answer}")
 
     async def access(self, by: str, given: dict[str, dict[str, str | None]], **more: Any) -> Any:
-        """Set expressions: by object and permission."""
+        """Set expressions, by object and permission."""
         items = [
             {"object": name, "permission": permission, "expression": text}
             for name, each in given.items()

@@ -1,4 +1,4 @@
-"""A command log in memory that can lead and follow, commit late, lose what is not committed, trim, and begin anew."""
+"""A command log in memory that can lead and follow, commit late, lose uncommitted commands, trim, and start over."""
 
 import asyncio
 import threading
@@ -20,18 +20,18 @@ from headrace.tables.transactions import apply_all
 
 NOW = Millis(1)
 FRAME = 50
-"""Bytes that a frame takes beside its payload."""
+"""Bytes of a frame besides its payload."""
 
 
 class Still:
-    """A cluster's clock that stands."""
+    """A cluster's clock that stands still."""
 
     def now(self) -> int:
         return int(NOW)
 
 
 class MemoryLog:
-    """One replica. As the leader it commits at once, or when `commit` is called if `held`."""
+    """One replica. As the leader it commits at once, or, if `held`, when `commit` is called."""
 
     def __init__(self, *, leads: bool = True) -> None:
         self.leads = leads
@@ -41,10 +41,10 @@ class MemoryLog:
         self.trimmed = Position(0)
         self.held = False
         self.in_memory_from = Position(0)
-        """Commands that begin below are asked of the disk."""
+        """Commands that begin below this position are read from the disk."""
         self.disk_reads = 0
         self.broken_reads = 0
-        """So many of the next reads from the disk fail."""
+        """The number of next reads from the disk that fail."""
         self._waiting: list[tuple[asyncio.Future[Position], Position]] = []
         self._callbacks: list[Callable[[], None]] = []
 
@@ -83,13 +83,13 @@ class MemoryLog:
     # --- what tests do to it
 
     def write(self, payload: bytes) -> Position:
-        """A command that is not committed yet; the position after it."""
+        """Append a command that is not committed yet; returns the position after it."""
         self.end = Position(self.end + FRAME + len(payload))
         self.frames.append((self.end, payload))
         return self.end
 
     def commit(self) -> None:
-        """Commit all there is."""
+        """Commit everything."""
         self.committed = self.end
         waiting, self._waiting = self._waiting, []
         for callback in self._callbacks:
@@ -99,23 +99,23 @@ class MemoryLog:
                 future.set_result(position)
 
     def lose(self, error: Exception) -> None:
-        """What was appended and not committed is cut off."""
+        """Cut off everything that was appended and not committed."""
         self.frames = [frame for frame in self.frames if frame[0] <= self.committed]
         self.end = self.committed
         self._fail(error)
 
     def step_down(self) -> None:
-        """Lead no more. What is not committed stays, for the next leader to commit or to cut off."""
+        """Cease to lead. Uncommitted commands stay, for the next leader to commit or to cut off."""
         self.leads = False
         self._fail(KafkaError(Code.NOT_CONTROLLER, "stepped down"))
 
     def begin_anew(self, position: Position) -> None:
-        """Empty from here, as a follower's log is that got a snapshot."""
+        """Become empty from this position on, like a follower's log that got a snapshot."""
         self.frames.clear()
         self.end = self.committed = self.trimmed = self.in_memory_from = position
 
     def follow(self, leader: "MemoryLog") -> None:
-        """Take over what `leader` has, and know what it has committed."""
+        """Copy the commands of `leader`, and its committed position."""
         self.frames = [frame for frame in leader.frames if frame[0] > self.trimmed]
         self.end = leader.end
         if leader.committed > self.committed:
@@ -181,10 +181,11 @@ class Tables:
 
 
 class SmallDisk:
-    """Bounds the file of a catalog's tables: SQLite then says SQLITE_FULL, as on a full disk.
+    """Limits the file of a catalog's tables: SQLite then returns SQLITE_FULL, as on a full disk.
 
-    What bounds it runs in the catalog's own thread, also while that waits for room: a connection that two threads use
-    at a time can wait in one of them for the interpreter's lock, and in the other, which has it, for SQLite's.
+    The limit is set in the catalog's own thread, also while that thread waits for room: if two threads used a
+    connection at the same time, one could wait in it for the interpreter's lock, and the other, which holds that lock,
+    for SQLite's.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -194,7 +195,7 @@ class SmallDisk:
         catalog._applier._closing = cast(threading.Event, self)
 
     async def limit(self, pages: int) -> None:
-        """At once, or at the next attempt of a catalog that waits for room."""
+        """Set the limit at once, or at the next attempt of a catalog that waits for room."""
         self._wanted = pages
         if not self._catalog.full:
             await self._catalog._applier._in_thread(self._apply)
@@ -205,14 +206,14 @@ class SmallDisk:
             self._catalog._connection.execute(f"PRAGMA max_page_count={pages}")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """See Event; called while the disk is full."""
+        """See `Event`; called while the disk is full."""
         self._apply()
         return self._closing.wait(timeout)
 
     def is_set(self) -> bool:
-        """See Event."""
+        """See `Event`."""
         return self._closing.is_set()
 
     def set(self) -> None:
-        """See Event."""
+        """See `Event`."""
         self._closing.set()

@@ -1,4 +1,4 @@
-"""Commands on a catalog's tables that most tests of these need."""
+"""Commands on a catalog's tables that most of their tests need."""
 
 import uuid
 from typing import Any
@@ -24,11 +24,11 @@ from kit.catalog import Tables
 
 NOW = Millis(1_700_000_000_000)
 ID = bytes(16)
-"""Of the topic that `create_copy` makes."""
+"""The id of the topic that `create_copy` creates."""
 
 
 def new_topic(name: str, *, partitions: int = 1, stream: str = "/s", configs: dict[str, str] | None = None) -> NewTopic:
-    """A topic to make in containers 10 and up, with a random id."""
+    """A topic to create in containers 10 and up, with a random id."""
     return NewTopic(
         stream,
         name,
@@ -41,7 +41,7 @@ def new_topic(name: str, *, partitions: int = 1, stream: str = "/s", configs: di
 
 
 def create(tables: Tables, name: str, **options: Any) -> bytes:
-    """Make a topic; its id."""
+    """Create a topic; returns its id."""
     item = new_topic(name, **options)
     (outcome,) = tables.apply(CreateTopics([item], NOW))
     assert outcome.code is Code.NONE
@@ -49,7 +49,7 @@ def create(tables: Tables, name: str, **options: Any) -> bytes:
 
 
 def create_copy(tables: Tables, *, partitions: int = 1, **copy: Any) -> int:
-    """Make the topic t, of which other clusters may have copies; its number."""
+    """Create the topic t, of which other clusters may have copies; returns its number."""
     places = [ContainerId(1)] * partitions
     item = NewTopic("/s", "t", ID, partitions, {}, places, [Epoch(1)] * partitions, **copy)
     (outcome,) = tables.apply(CreateTopics([item], NOW))
@@ -65,7 +65,7 @@ def chain(tables: Tables, topic_id: bytes, partition: int = 0) -> list[Any]:
 
 
 def roll(tables: Tables, topic_id: bytes, *, end: int, epochs: list[tuple[int, int]]) -> Any:
-    """Roll partition 0 into container 20; the partitionlet that is open then."""
+    """Roll partition 0 into container 20; returns the partitionlet that is then open."""
     (open_one,) = chain(tables, topic_id)[-1:]
     (intent,) = tables.apply(RollIntent([RollTarget(topic_id, 0, open_one.id, ContainerId(20))], NOW))
     item = Rolled(
@@ -83,7 +83,7 @@ def roll(tables: Tables, topic_id: bytes, *, end: int, epochs: list[tuple[int, i
 
 
 def put_group(tables: Tables, *, generation: int, members: list[str], now: int = NOW) -> None:
-    """Store a group of consumers."""
+    """Store a consumer group."""
     state = "Stable" if members else "Empty"
     tables.apply(PutGroup("g", generation, "consumer", "range", "", members, b"opaque", state, Millis(now)))
 
@@ -91,6 +91,6 @@ def put_group(tables: Tables, *, generation: int, members: list[str], now: int =
 def commit(
     tables: Tables, topic_id: bytes, *, generation: int, member: str = "m", offset: int = 1, now: int = NOW
 ) -> Any:
-    """Commit one offset; its code."""
+    """Commit one offset; returns the code."""
     item = CommittedOffset(topic_id, 0, Offset(offset), LeaderEpoch(2), "note")
     return tables.apply(CommitOffsets("g", generation, member, [item], Millis(now)))

@@ -1,4 +1,4 @@
-"""Several nodes' replicas of the catalog's container, with the tables that each applies it to."""
+"""Several nodes' replicas of the catalog's container, with the tables to which each applies it."""
 
 import asyncio
 import shutil
@@ -26,16 +26,16 @@ CHUNK_BYTES = 8192
 
 
 class WithTables:
-    """Nodes, of which the first two have replicas of the catalog, and the third one reads along."""
+    """Nodes, of which the first two have replicas of the catalog, and the third is an observer."""
 
     def __init__(self, folder: Path) -> None:
         self.several = Several(folder, 3)
         self._catalogs: dict[int, NodeCatalog] = {}
         self._tables: dict[int, Catalog] = {}
         self.gives_tables = True
-        """Else the nodes are of the version before."""
+        """Whether nodes send snapshots of tables; otherwise they have the previous version."""
         self.free = [1 << 40] * 3
-        """Bytes on the disk of each node."""
+        """Free bytes on the disk of each node."""
         for number, node in enumerate(self.several.nodes):
             node.receive = partial(self._receive, number)
             node.snapshot = partial(self._snapshot, number)
@@ -80,7 +80,7 @@ class WithTables:
             raise StorageFull(f"{self.free[number]} bytes are free on node {number}")
 
     async def trim(self) -> None:
-        """Have the log of the node that leads begin behind what a new node lacks."""
+        """Trim the log of the node that leads, so that it begins after the end of a new node's log."""
         log = self.several.replica(0, CATALOG_ID).log
         await self.write(0, "/s", applied_by=())
         while not log.chunks_to_close():
@@ -97,14 +97,14 @@ class WithTables:
         await until(lambda: log.start > 0 or None)
 
     async def begin_empty(self, number: int) -> None:
-        """A node comes back with nothing."""
+        """Restart a node with an empty folder."""
         await self.stop(number)
         await asyncio.to_thread(shutil.rmtree, self.node(number).folder.parent)
         await asyncio.to_thread(self.node(number).folder.parent.mkdir)
         await self.start(number)
 
     async def open(self, number: int) -> None:
-        """The tables of a node that runs."""
+        """Open the tables of a running node."""
         replica = await until(lambda: self.node(number).replicas.replica(CATALOG_ID))
         self._tables[number] = await self._catalogs[number].open(replica)
 
@@ -119,7 +119,7 @@ class WithTables:
         await self.open(number)
 
     async def write(self, number: int, path: str, *, applied_by: tuple[int, ...]) -> Position:
-        """A command of the node that leads."""
+        """Submit a command at the node that leads."""
         await self.tables(number).submit(CreateStream(path, StreamPolicy(), Millis(1)), here=True)
         end = self.tables(number).applied
         for each in applied_by:
@@ -127,11 +127,11 @@ class WithTables:
         return end
 
     async def submitted(self, number: int, asked: Submit, payload: bytes) -> Submitted:
-        """What a node that leads answers when another one asks it to write a command."""
+        """The answer of a node that leads when another node asks it to write a command."""
         return await self._catalogs[number].submitted(asked, memoryview(payload), None)  # type: ignore[arg-type]
 
     def leads_in(self, number: int) -> int:
-        """The epoch in which a node leads; 0 where it does not."""
+        """The epoch in which a node leads; 0 if it does not."""
         container = self.node(number).replicas.led.get(CATALOG_ID)
         return container.epoch if container is not None and container.serves else 0
 
@@ -139,7 +139,7 @@ class WithTables:
         return await self.tables(number).query(lambda reader: [row.path for row in reader.streams.page()])
 
     async def led_uncleanly(self, number: int) -> None:
-        """An operator has this node's replica lead, and it alone is in sync."""
+        """An operator lets this node's replica lead, and only it is in sync."""
         format = UUID(self.several.replica(number, CATALOG_ID).incarnation)
 
         def decide(record: ContainerRecord) -> ContainerRecord:

@@ -1,4 +1,4 @@
-"""Certificates for the tests, made by OpenSSL's command: authorities, a server on loopback, clients."""
+"""Certificates for the tests, created by the OpenSSL command: authorities, a server on loopback, clients."""
 
 import subprocess
 from dataclasses import dataclass
@@ -14,8 +14,9 @@ class Certificates:
     folder: Path
 
     def text(self, name: str) -> str:
-        """`ca.pem`, `other-ca.pem`, `server.pem`, `server.key`, and likewise `renewed` (the server's next), `stranger`,
-        `client` (alice) and `intruder` (alice too, says the other authority)."""
+        """The content of `ca.pem`, `other-ca.pem`, `server.pem`, `server.key`, and likewise `renewed` (the server's
+        next), `stranger`, `client` (alice) and `intruder` (alice too, according to the other authority).
+        """
         return (self.folder / name).read_text()
 
     def path(self, name: str) -> str:
@@ -23,7 +24,7 @@ class Certificates:
 
 
 def make(folder: Path) -> Certificates:
-    """Makes all of them, valid for a day."""
+    """Create all of them, valid for a day."""
     for authority in ("ca", "other-ca"):
         _run(
             folder,

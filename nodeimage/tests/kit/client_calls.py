@@ -1,4 +1,4 @@
-"""Calls of our own client to a server that the test plays."""
+"""Calls of Headrace's own client to a server that the test simulates."""
 
 import base64
 import hashlib
@@ -70,7 +70,7 @@ def server_context(
 
 
 def sasl(mechanism: str, password: str, *, lifetime_ms: int = 0) -> Answer:
-    """A server that authenticates alice, in Kafka's words."""
+    """A server that authenticates alice, by Kafka's protocol."""
     nonce = ""
     first = ""
 

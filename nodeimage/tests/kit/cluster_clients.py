@@ -1,9 +1,9 @@
-"""Stock clients under faults: idempotent producers, a group's members, watchers, and a maker of topics, that write down
-what they see.
+"""Stock clients under faults: idempotent producers, a group's members, watchers, and a creator of topics, all of which
+record what they see.
 
-`Load` runs them over topics of its own, and at the end reads everything back and asks the checker. All clients have
-librdkafka's defaults but for what a test needs to be quick (linger, when to commit). An error that reaches a program
-is a fault, except for what a rebalance does to a commit.
+`Load` runs them over topics of its own, and at the end reads everything back and calls the checker. All clients have
+librdkafka's defaults except where a test needs speed (linger, when to commit). An error that reaches a program is a
+fault, except for the effects of a rebalance on a commit.
 """
 
 import itertools
@@ -42,10 +42,10 @@ from kit.machine_disk import machine_disk
 from kit.patience import PATIENCE
 
 DEBUG = {"debug": os.environ["HEADRACE_PRODUCER_DEBUG"]} if "HEADRACE_PRODUCER_DEBUG" in os.environ else {}
-"""What librdkafka logs of its producers, such as "eos,msg"; nothing by default."""
+"""Settings by which librdkafka logs about its producers, such as "eos,msg"; nothing by default."""
 PACE_S = 0.004
 FILLING = 200
-"""Bytes of a record, beside what tells it from the others."""
+"""Bytes of a record, in addition to its unique part."""
 WATCH_S = 0.2
 COMMIT_EACH_S = 0.5
 REFUSE_EACH_S = 0.5
@@ -53,15 +53,15 @@ MAKE_EACH_S = 0.5
 MAKE_S = 5.0
 AGAIN_S = 0.1
 HEARD_S = 10.0 * PATIENCE
-"""Every node knows of a topic so soon after it is made."""
+"""Seconds within which every node knows of a new topic."""
 METADATA_VERSION = 12
 TOPIC_TAKES_BYTES = 250_000
 """The largest batch for topics of a load."""
 BATCH_BYTES = 200_000
-"""The largest batch of a writer, which gathers more than a topic takes while it waits for seconds."""
+"""The largest batch of a writer; while it waits for seconds, it gathers more than a topic accepts."""
 CALL_S = 10.0
 GO_ON_S = 10.0
-"""Writes to every partition go on so soon after a fault."""
+"""Seconds after a fault within which writes to every partition continue."""
 END_S = 90.0 * PATIENCE
 REBALANCED = {
     KafkaError.REBALANCE_IN_PROGRESS,
@@ -79,12 +79,12 @@ REFUSED = {
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
 }
-"""Answers to what a record is: it was stored by no attempt. All others are in doubt once a record is queued.
+"""Errors about the record itself: no attempt stored it. After any other error it is unknown whether a queued record was
+stored.
 
-librdkafka tells only the answer to its last attempt, so an error that another moment would not have met (who leads,
-which topics there are, who may write, whether there is room) says nothing of an earlier attempt whose answer was lost;
-nor does giving up (timed out, purged, a fatal error). INVALID_MSG is a batch that was damaged on its way.
-"""
+librdkafka only reports the answer to its last attempt, so an error that depends on the moment (which node leads, which
+topics exist, who may write, whether there is room) says nothing about an earlier attempt whose answer was lost; neither
+does giving up (timed out, purged, a fatal error). INVALID_MSG is a batch that was damaged on its way."""
 IN_DOUBT = {
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
@@ -92,8 +92,8 @@ IN_DOUBT = {
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.NOT_CONTROLLER,
 }
-"""Answers to an admin call that say nothing: it is asked again, as an operator would. _DESTROY_BROKER: librdkafka has
-let go of a node that has left the cluster, while it asked it."""
+"""Answers to an admin call that leave its outcome open: the call is repeated, as an operator would. _DESTROY_BROKER:
+librdkafka dropped a node that left the cluster, while the call waited for it."""
 
 NOT_NOW = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -103,27 +103,27 @@ NOT_NOW = {
     KafkaError._WAIT_COORD,
     KafkaError._TIMED_OUT,
 }
-"""Answers to a commit that librdkafka gives up after a few attempts."""
+"""Answers to a commit after which librdkafka gives up following a few attempts."""
 NOT_NOW_S = 10.0 * (PATIENCE - 1)
-"""So long they are no fault, on a machine that has much else to do."""
+"""Seconds for which these are not faults, on a busy machine."""
 
 _serial = itertools.count(1)
 
 
 def at(bootstrap: str) -> dict[str, Any]:
-    """How a client finds the cluster. That nodes cannot be reached is told a thousand times, and no news here."""
+    """Settings by which a client finds the cluster. Its messages about unreachable nodes are suppressed."""
     return {"bootstrap.servers": bootstrap, "log_level": 7 if DEBUG else 0}
 
 
 class Client(threading.Thread):
-    """A thread that runs `step` until it is told to end. What escapes it is a fault."""
+    """A thread that runs `step` until it is told to end. An exception that escapes it is a fault."""
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name=name, daemon=True)
         self.history = history
         self.stopping = threading.Event()
         self.abandoned = threading.Event()
-        """Whatever is under way matters no more."""
+        """Set when pending operations no longer matter."""
 
     def run(self) -> None:
         try:
@@ -137,7 +137,7 @@ class Client(threading.Thread):
         raise NotImplementedError
 
     def end(self) -> None:
-        """After the last step."""
+        """Called after the last step."""
 
 
 class Writer(Client):
@@ -158,7 +158,7 @@ class Writer(Client):
         self.places = list(places)
         self.writes: list[Write] = []
         self.refusals: list[str] = []
-        """Errors that are not faults, where `forgives` says so."""
+        """Errors that are not faults, because `forgives` accepts them."""
         self.forgives: Callable[[KafkaError], bool] = lambda _: False
         self._filling = b"." * filling
         config = {"enable.idempotence": idempotent, "acks": "all", "linger.ms": 5, "batch.size": BATCH_BYTES}
@@ -175,7 +175,7 @@ class Writer(Client):
                 partition=where.partition,
                 on_delivery=lambda error, message: self._delivered(write, error, message),
             )
-        except KafkaException as refused:  # before it was sent, such as where the client knows of no such topic now
+        except KafkaException as refused:  # before it was sent, for example if the client knows no such topic
             if not self.forgives(refused.args[0]):
                 raise
             self._delivered(write, refused.args[0], None)
@@ -189,7 +189,7 @@ class Writer(Client):
         if left and not self.abandoned.is_set():
             self.history.errors.append(f"{self.name}: {left} records had no answer for {END_S:.0f} s")
         if self.abandoned.is_set():
-            self._producer.purge()  # a program that has ended sends nothing again, whoever comes back
+            self._producer.purge()  # a program that has ended sends nothing again, whichever nodes return
         self.history.writes.extend(self.writes)
 
     def _delivered(self, write: Write, error: KafkaError | None, message: Message | None) -> None:
@@ -200,14 +200,15 @@ class Writer(Client):
         write.outcome = Outcome.FAILED if error.code() in REFUSED else Outcome.UNKNOWN
         write.returned = time.monotonic()
         told = f"{self.name} at {write.returned:.3f}, called at {write.called:.3f}, {write.where}: {error}"
-        given_up = self.abandoned.is_set()  # what is under way when a program gives up has no answer
+        given_up = self.abandoned.is_set()  # an operation that is pending when a program gives up has no answer
         (self.refusals if given_up or self.forgives(error) else self.history.errors).append(told)
 
 
 class Refused(Writer):
-    """A producer all of whose records are larger than the topics take: none may be found anywhere.
+    """A producer whose records are all larger than the topics accept: none may be found anywhere.
 
-    It is not idempotent: librdkafka's would begin a new epoch after each refusal, and hardly do anything else.
+    It is not idempotent: an idempotent librdkafka producer would begin a new epoch after each refusal, and hardly do
+    anything else.
     """
 
     def __init__(self, name: str, history: History, bootstrap: str, places: Iterable[Where]) -> None:
@@ -225,13 +226,13 @@ class Refused(Writer):
 
 
 class Member(Client):
-    """A member of a group: polls, and commits what it was given."""
+    """A member of a group: polls, and commits the offsets of its records."""
 
     def __init__(self, name: str, history: History, bootstrap: str, group: str, topics: list[str]) -> None:
         super().__init__(name, history)
         self.group = group
         self.forgives: Callable[[KafkaError], bool] = lambda _: False
-        """Errors of a commit that are not faults, beside those of a rebalance."""
+        """Whether an error of a commit is not a fault, besides those of a rebalance."""
         self._consumer = Consumer(
             {
                 **at(bootstrap),
@@ -301,7 +302,7 @@ class Member(Client):
 
 
 class Reader(Client):
-    """Reads partitions of one incarnation from their first offsets on."""
+    """Reads partitions of one incarnation from their first offsets."""
 
     def __init__(self, name: str, history: History, bootstrap: str, places: Iterable[Where]) -> None:
         super().__init__(name, history)
@@ -309,7 +310,7 @@ class Reader(Client):
         self._consumer = Consumer({**at(bootstrap), "group.id": name, "enable.auto.commit": False})
         self._consumer.assign([TopicPartition(*place, 0) for place in self._places])
         self.given: set[Where] = set()
-        """Where it was given something."""
+        """The positions at which it received a record."""
 
     def step(self) -> None:
         for message in self._consumer.consume(100, 0.1):
@@ -325,7 +326,7 @@ class Reader(Client):
 
 
 class Follower(Client):
-    """A member of a group that stays while its topic is deleted and made again."""
+    """A member of a group that stays while its topic is deleted and created again."""
 
     def __init__(self, name: str, history: History, bootstrap: str, topic: str) -> None:
         super().__init__(name, history)
@@ -347,12 +348,14 @@ class Follower(Client):
 
 
 class Maker(Client):
-    """Makes topics, each fourth with a setting that is none. What is in doubt is asked for until it is known."""
+    """Creates topics, each fourth with an invalid setting. If the outcome is unknown, the request is repeated until it
+    is known.
+    """
 
     def __init__(self, name: str, history: History, bootstrap: str, prefix: str) -> None:
         super().__init__(name, history)
         self.forgives: Callable[[KafkaError], bool] = lambda _: False
-        """Errors that are not faults, beside those that say nothing: it asks again."""
+        """Whether an error is not a fault, besides those that leave the outcome open: the request is repeated."""
         self._prefix = prefix
         self._serial = itertools.count(1)
         self._cluster = bootstrap
@@ -380,14 +383,14 @@ class Maker(Client):
             match error.args[0].code():
                 case KafkaError.TOPIC_ALREADY_EXISTS:  # by an attempt whose answer was lost
                     outcome = Outcome.OK
-                case KafkaError.INVALID_CONFIG:  # of the request itself, whatever became of other attempts
+                case KafkaError.INVALID_CONFIG:  # an error of the request itself, whatever happened to other attempts
                     outcome = Outcome.FAILED
                 case code:
                     if code not in IN_DOUBT and not self.forgives(error.args[0]):
                         self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {made.topic}: {error}")
                     if code == KafkaError._TIMED_OUT:
-                        # It may wait for the controller that it heard of last, and be dead: librdkafka asks who is one
-                        # when it connects to a node, not when one is gone (docs/protocol.md).
+                        # The client may wait for the last known controller, which may be dead: librdkafka looks up the
+                        # controller when it connects to a node, not when the controller is gone (docs/protocol.md).
                         self._admin = AdminClient(at(self._cluster))
                     return
         made.incarnation = incarnation_of(self._admin, made.topic) if outcome is Outcome.OK else ""
@@ -396,7 +399,7 @@ class Maker(Client):
 
 
 class Watcher(Client):
-    """Asks for latest offsets and committed offsets all the time. A question without an answer says nothing."""
+    """Requests latest offsets and committed offsets all the time. A request without an answer proves nothing."""
 
     def __init__(self, name: str, history: History, bootstrap: str, group: str, places: Iterable[Where]) -> None:
         super().__init__(name, history)
@@ -420,14 +423,14 @@ class Watcher(Client):
         self.stopping.wait(WATCH_S)
 
     def end(self) -> None:
-        """Once more, of all partitions: what was acknowledged last has been seen by nobody yet."""
+        """One more request for all partitions, since nobody has yet seen the last acknowledged records."""
         deadline = time.monotonic() + END_S
         while not self._see_committed_offsets() and time.monotonic() < deadline and not self.abandoned.is_set():
             self.abandoned.wait(AGAIN_S)
         self._consumer.close()
 
     def _see_committed_offsets(self) -> bool:
-        """Whether all were told."""
+        """Request the committed offsets; returns whether all were returned."""
         called = time.monotonic()
         asked = [TopicPartition(each.topic, each.partition) for each in self.places]
         try:
@@ -481,21 +484,22 @@ class Load:
         until("a member is given records", lambda: self.history.reads or self.history.errors)
 
     def clients(self) -> list[Client]:
-        """All of them."""
+        """All clients."""
         return [*self.writers, *self.members, self.watcher, self.maker]
 
     def forgive_missing_containers(self) -> None:
-        """Their records are gone: until they are back, nobody can be told where a new topic's partitions are."""
+        """The containers' records are gone: until they are back, no node can say where a new topic's partitions are."""
         self.maker.forgives = lambda error: error.code() == KafkaError.LEADER_NOT_AVAILABLE
 
     def forgive_coordinators_lost_twice(self, *also: int) -> None:
-        """librdkafka holds a commit back while its coordinator is away, but once only: where all nodes go, and the
-        coordinator is found and lost again as they come back, it gives the commit up. `also`: other codes."""
+        """librdkafka holds a commit back while its coordinator is away, but only once: if all nodes go, and the
+        coordinator is found and lost again as they return, it gives the commit up. `also`: other accepted codes.
+        """
         for member in self.members:
             member.forgives = lambda error: error.code() in (KafkaError._WAIT_COORD, *also)
 
     def abandon(self) -> None:
-        """Let the clients end, whatever they have under way."""
+        """Let the clients end, whatever operations are pending."""
         for each in self.clients():
             each.abandoned.set()
             each.stopping.set()
@@ -503,7 +507,9 @@ class Load:
             each.join(END_S)
 
     def await_writes(self, since: float, *, within_s: float = GO_ON_S, places: list[Where] | None = None) -> float:
-        """Until each partition has acknowledged a record that was sent after `since`; how long that took from then."""
+        """Wait until each partition has acknowledged a record that was sent after `since`; returns the seconds that
+        this took.
+        """
         within_s *= PATIENCE
         wanted = places or self.places
 
@@ -522,16 +528,16 @@ class Load:
         return took
 
     def _passed(self, since: float) -> float:
-        """Seconds since then, without those in which the disk of this machine stood still."""
+        """Seconds since then, except those in which this machine's disk hung."""
         now = time.monotonic()
         return now - since - machine_disk().stood_still(since, now)
 
     def longest_pause(self, since: float, until: float) -> float:
-        """The longest time without an acknowledged write, in seconds, but for the machine's disk."""
+        """The longest time without an acknowledged write, in seconds, not counting hangs of the machine's disk."""
         return self.history.longest_pause(since, until, apart=machine_disk().stood_still)
 
     def await_topics(self, since: float, *, within_s: float = GO_ON_S) -> None:
-        """Until a topic is made that was asked for after `since`."""
+        """Wait until a topic is created that was requested after `since`."""
         until(
             "a topic is made",
             lambda: (
@@ -544,7 +550,7 @@ class Load:
         print(f"a topic was made after {time.monotonic() - since:.2f} s")
 
     def write_on_for(self, seconds: float, *, within_s: float = GO_ON_S) -> None:
-        """Until so much time has passed; meanwhile each partition acknowledges records all the time."""
+        """Wait until so many seconds have passed; meanwhile each partition keeps acknowledging records."""
         began = time.monotonic()
         while time.monotonic() < began + seconds:
             self.await_writes(time.monotonic(), within_s=within_s)
@@ -552,7 +558,7 @@ class Load:
     def fresh_writes_go_on(self, *, within_s: float = GO_ON_S) -> None:
         """A program that starts now can write to each partition.
 
-        Those that run may have requests at a node that neither answers nor closes, which they wait for.
+        Running programs may wait for requests at a node that neither answers nor closes the connection.
         """
         writer = Writer(f"fresh{len(self.writers)}", self.history, self.cluster.bootstrap, self.places)
         self.writers.append(writer)
@@ -570,7 +576,7 @@ class Load:
         self.fail_on_errors()
 
     def acknowledged_before(self, moment: float) -> dict[Where, dict[int, bytes]]:
-        """By partition, the records that were acknowledged by then, by offset."""
+        """By partition, the records acknowledged by then, by offset."""
         found: dict[Where, dict[int, bytes]] = {where: {} for where in self.places}
         for writer in self.writers:
             for write in list(writer.writes):
@@ -579,13 +585,13 @@ class Load:
         return found
 
     def led_by(self, number: int) -> list[Where]:
-        """The partitions that a node leads, as clients are told."""
+        """The partitions that a node leads, according to Metadata."""
         told = AdminClient(at(self.cluster.bootstrap)).list_topics(timeout=CALL_S).topics
         node_id = self.cluster.nodes[number].node_id
         return [where for where in self.places if told[where.topic].partitions[where.partition].leader == node_id]
 
     def fail_on_errors(self) -> None:
-        """What reached a program already."""
+        """Fail on errors that have already reached a program."""
         if self.history.errors:
             pytest.fail("\n".join([*self.history.errors[:20], self.cluster.events()]))
 
@@ -661,9 +667,10 @@ def _count(operations: Iterable[Write | Commit | Making], outcome: Outcome) -> i
 def make_topics(
     cluster: Cluster, names: list[str], partitions: int, configs: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """New topics, of which each node that serves has heard: who subscribes through another is told that there are none.
+    """Create topics, and wait until each serving node knows them: a subscriber at another node would be told that they
+    do not exist.
 
-    Fails when they cannot be made in a minute.
+    Fails if they cannot be created within a minute.
     """
     admin = AdminClient(at(cluster.bootstrap))
     wanted = [NewTopic(name, partitions, config=dict(configs)) for name in names]
@@ -673,7 +680,7 @@ def make_topics(
 
 
 def await_heard(cluster: Cluster, names: Iterable[str]) -> None:
-    """Wait until each node that serves has these topics."""
+    """Wait until each serving node has these topics."""
     wanted = set(names)
     until(
         f"every node has heard of {sorted(wanted)}",
@@ -682,7 +689,9 @@ def await_heard(cluster: Cluster, names: Iterable[str]) -> None:
 
 
 def incarnation_of(admin: AdminClient, topic: str) -> str:
-    """As the client is told; "" where it is not, since the node that it asks is away or has not heard of the topic."""
+    """The topic's incarnation as reported to the client; "" if there is none, since the queried node is away or does
+    not know the topic yet.
+    """
     try:
         found = admin.describe_topics(TopicCollection([topic]), request_timeout=MAKE_S)[topic].result().topic_id
     except KafkaException:
@@ -691,7 +700,7 @@ def incarnation_of(admin: AdminClient, topic: str) -> str:
 
 
 def listings(cluster: Cluster, names: Iterable[str]) -> dict[str, Mapping[str, Listed]]:
-    """What each node that serves has of topics, by node."""
+    """By node, the state of topics at each serving node."""
     return {
         f"node {number}": {str(each.name): _listed(each) for each in topics if each.error == 0}
         for number, topics in _told(cluster, names).items()
@@ -699,7 +708,7 @@ def listings(cluster: Cluster, names: Iterable[str]) -> dict[str, Mapping[str, L
 
 
 def leaders(cluster: Cluster, names: Iterable[str]) -> set[int]:
-    """The ids of the nodes that lead partitions of topics, by what any node that serves tells its clients."""
+    """The ids of the nodes that lead partitions of topics, according to Metadata of any serving node."""
     return {part.leader for topics in _told(cluster, names).values() for topic in topics for part in topic.partitions}
 
 

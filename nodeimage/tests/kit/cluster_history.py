@@ -29,7 +29,7 @@ from enum import Enum
 from typing import NamedTuple
 
 MOST_OF_A_KIND = 5
-"""Lines of one kind that a report has; one cause often has thousands of effects."""
+"""Lines of one kind in a report; one cause often has thousands of effects."""
 
 
 class Where(NamedTuple):
@@ -41,7 +41,9 @@ class Where(NamedTuple):
 
 
 class Outcome(Enum):
-    """What the caller of an operation knows of it. FAILED: it did not take place, and never will; not: no answer."""
+    """What the caller of an operation knows of its outcome. FAILED: it did not take effect, and never will.
+    UNKNOWN: it got no answer.
+    """
 
     OK = "ok"
     FAILED = "failed"
@@ -50,7 +52,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Write:
-    """A record that an idempotent producer sent. Its value is told from all others."""
+    """A record that an idempotent producer sent. Its value is unique."""
 
     producer: str
     where: Where
@@ -62,7 +64,7 @@ class Write:
 
 
 class Read(NamedTuple):
-    """A record that a member of a group was given."""
+    """A record that a member of a group received."""
 
     member: str
     where: Where
@@ -84,7 +86,7 @@ class Commit:
 
 
 class CursorSeen(NamedTuple):
-    """A committed offset as it was asked for; -1: there is none."""
+    """The answer to a request for a committed offset; -1: there is none."""
 
     group: str
     where: Where
@@ -94,7 +96,7 @@ class CursorSeen(NamedTuple):
 
 
 class EndSeen(NamedTuple):
-    """The latest offset of a partition as it was asked for."""
+    """The answer to a request for the latest offset of a partition."""
 
     where: Where
     offset: int
@@ -104,7 +106,7 @@ class EndSeen(NamedTuple):
 
 @dataclass(slots=True)
 class Making:
-    """A topic that a program asked for, under a name that no other has before that one is deleted."""
+    """A topic that a program asked to create, under a name that no other topic has until that one is deleted."""
 
     topic: str
     partitions: int
@@ -112,13 +114,13 @@ class Making:
     outcome: Outcome = Outcome.UNKNOWN
     returned: float = float("inf")
     incarnation: str = ""
-    """As a client was told once it was made; "": it was not told."""
+    """The incarnation as reported to a client after the creation; "": it was not reported."""
     deleted: Outcome | None = None
-    """What came of deleting it; None: nobody asked for that."""
+    """The outcome of deleting the topic; None: nobody tried."""
 
 
 class Listed(NamedTuple):
-    """A topic as a node has it: how many partitions have somebody who leads them, and the incarnation."""
+    """A topic as a node has it: the number of partitions that have a leader, and the incarnation."""
 
     partitions: int
     incarnation: str
@@ -126,7 +128,7 @@ class Listed(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """Everything that clients did. Lists are appended to by many threads, and read once these have ended."""
+    """Everything that clients did. Many threads append to the lists, which are read once these threads have ended."""
 
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
@@ -134,21 +136,23 @@ class History:
     committed_offsets: list[CursorSeen] = field(default_factory=list)
     ends: list[EndSeen] = field(default_factory=list)
     across: list[Read] = field(default_factory=list)
-    """What consumers were given that outlive topics: of which incarnation, they do not know."""
+    """Records received by consumers that outlive topics, and do not know the incarnation."""
     topics: list[Making] = field(default_factory=list)
     listings: dict[str, Mapping[str, Listed]] = field(default_factory=dict)
-    """By node, the topics that it has, asked for when everything was quiet."""
+    """By node, the topics that it has, requested when everything was quiet."""
     errors: list[str] = field(default_factory=list)
-    """What reached a program and should not have."""
+    """Errors that reached a program and should not have."""
     acknowledged: threading.Condition = field(default_factory=threading.Condition)
     """Notified at each acknowledgement."""
     newest: dict[Where, float] = field(default_factory=dict)
     """By partition, the latest call of a write that is acknowledged."""
     times: list[float] = field(default_factory=list)
-    """Of acknowledgements, in order."""
+    """Times of acknowledgements, in order."""
 
     def wrote(self, write: Write, offset: int | None) -> None:
-        """A write is acknowledged. No offset: its producer knows by the answer to a later one that it is there."""
+        """A write is acknowledged. Without an offset, its producer only knows from the answer to a later write that it
+        was stored.
+        """
         now = time.monotonic()
         with self.acknowledged:
             write.outcome, write.returned, write.offset = Outcome.OK, now, -1 if offset is None else offset
@@ -159,7 +163,9 @@ class History:
     def longest_pause(
         self, since: float, until: float, *, apart: Callable[[float, float], float] = lambda _since, _until: 0.0
     ) -> float:
-        """The longest time without an acknowledged write, in seconds; `apart` says how many of them do not count."""
+        """The longest time without an acknowledged write, in seconds; `apart` gives the seconds of them that do not
+        count.
+        """
         times = [since, *(each for each in list(self.times) if since < each < until), until]
         return max(after - before - apart(before, after) for before, after in itertools.pairwise(times))
 
@@ -169,7 +175,7 @@ Log = Sequence[tuple[int, bytes]]
 
 
 def faults_of(history: History, final: Mapping[Where, Log]) -> list[str]:
-    """What is wrong, one line each; [] where nothing is."""
+    """The faults, one line each; [] if there are none."""
     found: dict[str, list[str]] = defaultdict(list)
     for error in history.errors:
         found["error"].append(error)
@@ -186,7 +192,7 @@ def faults_of(history: History, final: Mapping[Where, Log]) -> list[str]:
 
 
 def topic_faults_of(history: History) -> list[str]:
-    """What is wrong with the topics alone: a node may still have to hear of the last ones."""
+    """The faults of topics only: a node may still have to learn of the last ones."""
     found: dict[str, list[str]] = defaultdict(list)
     _check_topics(history, found)
     return _report(found)
@@ -244,7 +250,7 @@ def _check_writes(
 
 
 def _check_refused(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
-    """What was refused is nowhere, in no incarnation: it was never stored, not even for a while."""
+    """Refused records exist nowhere, in no incarnation: they were never stored, not even for a while."""
     refused = {write.value: write for write in history.writes if write.outcome is Outcome.FAILED}
     if not refused:
         return
@@ -283,7 +289,9 @@ def _check_meaning(history: History, final: Mapping[Where, Log], found: dict[str
 
 
 def _check_lives(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
-    """What was acknowledged before an incarnation was asked for is not in it, and no consumer goes back to that."""
+    """Records acknowledged before the creation of an incarnation was requested are not in it, and no consumer returns
+    to them.
+    """
     lives: dict[str, list[Making]] = defaultdict(list)
     for made in history.topics:
         if made.outcome is Outcome.OK:
@@ -318,7 +326,9 @@ def _check_lives(history: History, final: Mapping[Where, Log], found: dict[str, 
 
 
 def _check_ends(history: History, found: dict[str, list[str]]) -> None:
-    """What was acknowledged, or told as the end, before a question must be in its answer (invariants 8 and 16)."""
+    """Records acknowledged, or ends returned, before a request for the latest offset must be covered by its answer
+    (invariants 8 and 16).
+    """
     known: dict[Where, list[tuple[float, int]]] = defaultdict(list)
     for write in history.writes:
         if write.outcome is Outcome.OK:
@@ -368,7 +378,7 @@ def _check_committed_offsets(history: History, found: dict[str, list[str]]) -> N
 
 
 def _check_groups(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
-    """Below a committed offset, some member was given every record: nothing is skipped."""
+    """Below a committed offset, some member received every record: nothing is skipped."""
     given: dict[Where, set[int]] = defaultdict(set)
     for read in history.reads:
         given[read.where].add(read.offset)

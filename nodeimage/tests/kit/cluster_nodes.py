@@ -1,7 +1,7 @@
 """A cluster of node processes that can be killed, stopped, cut off and broken one by one.
 
-Nodes are known by the numbers 1 to n; their ids come with their folders. Ports are kept over restarts.
-What holds of the cluster is asked of its store's file, not of nodes that may be down.
+Nodes are known by the numbers 1 to n; their ids come with their folders. Ports are kept over restarts. The state of the
+cluster is read from its store's file, not from nodes that may be down.
 """
 
 import contextlib
@@ -40,12 +40,12 @@ READY_S = 60.0
 END_S = 30.0
 POLL_S = 0.05
 FREE_S = 0.3
-"""In which a process that runs has ended its write to the cluster store."""
+"""Seconds within which a running process has ended its write to the cluster store."""
 OPTIONS = ("--chunk-bytes=4194304", "--partitionlet-bytes=2000000", "--disk-reserve=0", "--rebalance-delay-ms=0")
 
 
 def until(what: str, holds: Callable[[], Any], *, timeout_s: float = 60.0, every_s: float = POLL_S) -> Any:
-    """Wait for something; what it is. Fails with `what` when it never comes."""
+    """Wait for a result, and return it. Fails with `what` if it never comes."""
     timeout_s *= PATIENCE
     deadline = time.monotonic() + timeout_s
     while not (found := holds()):
@@ -67,12 +67,12 @@ class Node:
         self.port = own_port()
         self.peer_port = own_port()
         self.code: Path | None = None
-        """Of another version than this one (old_versions)."""
+        """The code of another version, if it runs one (old_versions)."""
         self.process: Forked | None = None
         self.stopped = False
-        """By SIGSTOP."""
+        """Whether it is suspended by SIGSTOP."""
         self.node_id = 0
-        """Known once it has been ready."""
+        """Known once the node has been ready."""
         self.faults.mkdir(parents=True)
 
     @property
@@ -84,12 +84,12 @@ class Node:
         return self.folder / "ready"
 
     def log(self) -> str:
-        """All that it has printed."""
+        """Everything that the node has printed."""
         path = self.folder / "log"
         return path.read_text() if path.exists() else ""
 
     def send(self, number: signal.Signals) -> None:
-        """A signal; nothing for a process that has ended."""
+        """Send a signal; does nothing for a process that has ended."""
         if self.is_up:
             assert self.process is not None
             self.process.send_signal(number)
@@ -106,20 +106,20 @@ class Node:
         return self.faults / "unsynced"
 
     def lose_unsynced(self) -> int:
-        """Files are as they were at their last sync; how many writes are gone."""
+        """Set files back to their last sync; returns how many writes are lost."""
         by_inode = {path.stat().st_ino: path for path in (self.data / "containers").rglob("*") if path.is_file()}
         gone = 0
         for before in sorted(self.unsynced.iterdir(), reverse=True):
             head, _, content = before.read_bytes().partition(b"\n")
             path = by_inode.get(int(before.name.partition("-")[2]))
             before.unlink()
-            if path is not None and head:  # it may have been written when the process ended: then its write was not
+            if path is not None and head:  # the process may have ended after the record and before the write
                 place = json.loads(head)
                 with path.open("r+b") as file:
                     file.seek(place["offset"])
                     written = zlib.crc32(file.read(place["length"]))
                     if (written, path.stat().st_size) != (place["crc"], place["end"]):
-                        continue  # it never was written; or another file has this inode now
+                        continue  # it was never written; or another file now has this inode
                     file.seek(place["offset"])
                     file.write(content)
                     file.truncate(place["size"])
@@ -131,7 +131,7 @@ class Node:
 
     @contextlib.contextmanager
     def fault(self, name: str) -> Iterator[None]:
-        """A fault of faulty_node.py, while inside."""
+        """A fault of faulty_node.py, on within the context."""
         self.switch(name, True)
         try:
             yield
@@ -139,7 +139,7 @@ class Node:
             self.switch(name, False)
 
     def switch(self, name: str, on: bool) -> None:
-        """A fault of faulty_node.py, on or off."""
+        """Turn a fault of faulty_node.py on or off."""
         if on:
             (self.faults / name).touch()
         else:
@@ -147,7 +147,7 @@ class Node:
 
 
 class Cluster:
-    """Node processes, the ways between them, and their store."""
+    """Node processes, the network routes between them, and their store."""
 
     def __init__(self, folder: Path, count: int = 3, options: tuple[str, ...] = ()) -> None:
         self.folder = folder
@@ -155,28 +155,29 @@ class Cluster:
         self._first = count
         self._closing = contextlib.ExitStack()
         self.on_close: list[Callable[[], None]] = []
-        """What lets go of the nodes before they end."""
+        """Functions that release the nodes before they end."""
         self.nodes = {number: Node(number, folder / f"node-{number}") for number in range(1, count + 1)}
         self._last = count
-        """The greatest number ever given: that of a node that left never comes again, as its folder is there still."""
+        """The highest number ever assigned: the number of a node that left is not reused, since its folder still
+        exists."""
         self.ways = Ways({node.number: node.peer_port for node in self.nodes.values()})
         self.beyond: dict[int, int] = {}
-        """By the port of a node of another cluster, the port that leads there (links are pulled by it)."""
+        """By the port of a node of another cluster, the port that leads there (for links to pull from)."""
 
     @property
     def bootstrap(self) -> str:
-        """Of the nodes that do not stand still."""
+        """Addresses of the nodes that are not suspended."""
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes.values() if not node.stopped)
 
     @functools.cached_property
     def store(self) -> ClusterStore:
-        """The cluster store, to look into."""
+        """The cluster store, for inspection."""
         store = SqliteStore(self.folder / STORE_FILE)
         self._closing.callback(store.close)
         return store
 
     def store_options(self, node: Node) -> list[str]:
-        """What tells a node where its cluster's store is."""
+        """The options that tell a node where its cluster's store is."""
         return [f"--store={self.folder / STORE_FILE}"]
 
     # --- processes
@@ -199,7 +200,7 @@ class Cluster:
             node.process = fork_server(node.code).start(command, node.folder / "log")
 
     def await_ready(self, *numbers: int, timeout_s: float = READY_S) -> None:
-        """Until they say that they serve."""
+        """Wait until the nodes report that they serve."""
         began = time.monotonic()
         for number in numbers or sorted(self.nodes):
             node = self.nodes[number]
@@ -213,7 +214,7 @@ class Cluster:
         print(f"ready after {time.monotonic() - began:.1f} s")
 
     def add(self) -> Node:
-        """One more node, not started."""
+        """Add a node, without starting it."""
         self._last += 1
         number = self._last
         node = self.nodes[number] = Node(number, self.folder / f"node-{number}")
@@ -222,7 +223,7 @@ class Cluster:
         return node
 
     def kill(self, *numbers: int) -> None:
-        """SIGKILL to all of them at once, and wait."""
+        """Send SIGKILL to all of them at once, and wait."""
         for number in numbers:
             self.nodes[number].send(signal.SIGKILL)
         for number in numbers:
@@ -230,7 +231,7 @@ class Cluster:
             self.ways.down(number)
 
     def terminate(self, number: int) -> None:
-        """SIGTERM, and wait; fails when it does not end cleanly."""
+        """Send SIGTERM, and wait; fails if the node does not end cleanly."""
         node = self.nodes[number]
         node.send(signal.SIGTERM)
         try:
@@ -245,9 +246,9 @@ class Cluster:
 
     @contextlib.contextmanager
     def paused(self, number: int) -> Iterator[None]:
-        """The process stands still while inside, though not within a write to the cluster store.
+        """The process is suspended within the context, but not during a write to the cluster store.
 
-        Its lock on the file would stand as well, and hold up all nodes of the machine until it goes on.
+        Its lock on the file would stay too, and block all nodes of the machine until the process resumes.
         """
         node = self.nodes[number]
         node.send(signal.SIGSTOP)
@@ -261,20 +262,20 @@ class Cluster:
             self.nodes[number].send(signal.SIGCONT)
 
     def watch_power(self) -> None:
-        """From their next start on, the nodes keep what a power cut would take."""
+        """From their next start on, the nodes record what a power cut would lose."""
         for node in self.nodes.values():
             node.unsynced.mkdir(exist_ok=True)
 
     def cut_power(self) -> int:
-        """All nodes end at once, and of what they wrote nothing is left that was not synced; how many writes went.
+        """All nodes end at once, and lose everything that was not synced; returns how many writes were lost.
 
-        SQLite syncs from C: of the catalog's tables, what has come since the last checkpoint of their WAL goes.
+        SQLite syncs from C: the catalog's tables lose everything since the last checkpoint of their WAL.
         """
         self.kill(*self.nodes)
         return sum(node.lose_unsynced() for node in self.nodes.values())
 
     def store_is_free(self) -> bool:
-        """Whether somebody can write to it within a moment."""
+        """Whether the store can be written to within a moment."""
         with contextlib.closing(
             sqlite3.connect(self.folder / STORE_FILE, isolation_level=None, timeout=FREE_S)
         ) as connection:
@@ -286,15 +287,15 @@ class Cluster:
         return True
 
     def wipe(self, number: int) -> None:
-        """All that a node that is down has kept is gone."""
+        """Delete all data of a node that is down."""
         node = self.nodes[number]
         shutil.rmtree(node.data)
-        if node.unsynced.exists():  # of files that are gone
+        if node.unsynced.exists():  # the traces of deleted files
             shutil.rmtree(node.unsynced)
             node.unsynced.mkdir()
 
     def close(self) -> None:
-        """End what runs, by force."""
+        """End every running process, by force."""
         for each in self.on_close:
             each()
         for node in self.nodes.values():
@@ -325,7 +326,7 @@ class Cluster:
         return copy
 
     def put_store(self, copy: Path) -> None:
-        """The cluster store is that file from now on; all nodes are down."""
+        """Replace the cluster store by that file; all nodes are down."""
         self.store.close()
         del self.store
         for suffix in ("", "-wal", "-shm"):
@@ -333,7 +334,7 @@ class Cluster:
         shutil.copy(copy, self.folder / STORE_FILE)
 
     def recover_store(self) -> str:
-        """`headrace recover-store`, over folders as `headrace up` lays them out; what it said."""
+        """Run `headrace recover-store` over folders with the layout of `headrace up`; returns its output."""
         whole = self.folder / "as-one"
         whole.mkdir()
         for number, node in self.nodes.items():
@@ -343,21 +344,21 @@ class Cluster:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         self.put_store(whole / STORE_FILE)
-        shutil.rmtree(whole)  # links to folders, that is
+        shutil.rmtree(whole)  # symbolic links to folders
         return done.stdout + done.stderr
 
     # --- what holds
 
     def number_of(self, node_id: int) -> int:
-        """The node that has this id now."""
+        """The node that currently has this id."""
         return next(node.number for node in self.nodes.values() if node.node_id == node_id)
 
     def containers(self) -> list[ContainerRecord]:
-        """All records."""
+        """All container records."""
         return container_records.containers(self.store)
 
     def lease(self) -> LeaseRecord | None:
-        """The controller's."""
+        """The controller's lease."""
         found = records.get_lease(self.store)
         return None if found is None else found[0]
 
@@ -369,12 +370,12 @@ class Cluster:
         )
 
     def is_full(self, number: int) -> bool:
-        """Whether the node has told all that its disk is full."""
+        """Whether the node has reported that its disk is full."""
         found = records.get_node(self.store, NodeId(self.nodes[number].node_id))
         return found is not None and found.full
 
     def format(self, number: int, container: int) -> str:
-        """Of a replica, as its folder says; "" while it is being made."""
+        """The incarnation (`format`) of a replica, according to its folder; "" while it is being created."""
         try:
             found = (self.nodes[number].data / "containers" / str(container) / "replica.json").read_bytes()
         except FileNotFoundError:
@@ -386,7 +387,7 @@ class Cluster:
         return next(each for each in self.containers() if each.kind == "catalog")
 
     def missing(self) -> str:
-        """Why the cluster is not whole; "" where it is: every container has all of its replicas in sync."""
+        """Why the cluster is not whole; "" if it is: every container has all of its replicas in sync."""
         live = {node.node_id for node in self.nodes.values() if node.is_up and not node.stopped}
         found = [each for each in self.containers() if each.state != "deleted"]
         if not any(each.kind == "data" for each in found):
@@ -400,7 +401,7 @@ class Cluster:
         return ""
 
     def await_whole(self, timeout_s: float = 60.0) -> None:
-        """Until every container has all of its replicas in sync; fails with the reason why not."""
+        """Wait until every container has all of its replicas in sync; fails with the reason."""
         why = ["nothing was looked at"]
 
         def whole() -> bool:
@@ -424,7 +425,7 @@ class Cluster:
                 raise AssertionError(f"{method}: {error}") from error
 
     def events(self) -> str:
-        """Who leads what, and what the nodes have logged last: for the report of a failure."""
+        """The leaders, and the last log lines of the nodes, for the report of a failure."""
         told = [f"controller: {self.controller()}, at {time.monotonic():.3f}, {datetime.now(UTC).isoformat()}"]
         for each in self.containers():
             in_sync = [node for node, _ in each.in_sync]
@@ -441,4 +442,4 @@ __all__ = ["Cluster", "Node", "NodeId", "until"]
 
 
 MakeCluster = Callable[..., Cluster]
-"""Starts a cluster: what the fixture `make_cluster` gives."""
+"""Starts a cluster; the type of the fixture `make_cluster`."""

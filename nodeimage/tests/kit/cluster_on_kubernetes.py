@@ -1,4 +1,4 @@
-"""A cluster of node processes whose store is Kubernetes': a toy API server, with a token that they must have."""
+"""A cluster of node processes whose store is Kubernetes: a toy API server, with a token that they need."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ CONTAINERS = "/apis/headrace.dev/v1alpha1/namespaces/ns/storagecontainers"
 
 
 class KubernetesCluster(Cluster):
-    """As on Kubernetes, but for pods: ports are loopback's."""
+    """A cluster as on Kubernetes, but without pods: all ports are on loopback."""
 
     def __init__(self, folder: Path, api: ToyApi, count: int = 3, options: tuple[str, ...] = ()) -> None:
         super().__init__(folder, count, options)
@@ -36,13 +36,13 @@ class KubernetesCluster(Cluster):
         self.rotate("first")
 
     def rotate(self, token: str, *, lives_s: float = 3600.0) -> None:
-        """Another token in the file, and no other is taken any more."""
+        """Put another token into the file; from now on no other is accepted."""
         self.api.tokens = {token: time.monotonic() + lives_s, "the test's": time.monotonic() + 3600}
         self.token.write_text(f"{token}\n")
 
     @functools.cached_property
     def store(self) -> ClusterStore:
-        """The cluster store, to look into."""
+        """The cluster store, for inspection."""
         token = self.folder / "token-of-the-test"
         token.write_text("the test's")
         store = KubernetesStore(
@@ -55,7 +55,7 @@ class KubernetesCluster(Cluster):
         return store
 
     def store_is_free(self) -> bool:
-        """An API server keeps no lock for a client that stands still."""
+        """An API server keeps no lock for a suspended client."""
         return True
 
     def store_options(self, node: Node) -> list[str]:
@@ -81,6 +81,6 @@ class KubernetesCluster(Cluster):
             return 0, str(error)
 
     def node_object(self, number: int) -> tuple[str, Body]:
-        """The path and the StorageNode of a node."""
+        """The path and the StorageNode object of a node."""
         path = f"{NODES}/c-{self.nodes[number].node_id}"
         return path, json.loads(json.dumps(self.api.objects[path]))

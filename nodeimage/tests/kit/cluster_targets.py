@@ -1,4 +1,4 @@
-"""Which node a fault meets."""
+"""The choice of the node for a fault."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Target = Callable[[Cluster, Load], int]
 
 
 def busiest_leader(cluster: Cluster, load: Load) -> int:
-    """The node that leads most of the partitions that are written to."""
+    """The node that leads most of the partitions that receive writes."""
     topics = AdminClient(at(cluster.bootstrap)).list_topics(timeout=20).topics
     led = Counter(part.leader for name in load.topics for part in topics[name].partitions.values())
     return cluster.number_of(led.most_common(1)[0][0])
@@ -29,7 +29,7 @@ def catalog_follower(cluster: Cluster, load: Load) -> int:
 
 
 def controller(cluster: Cluster, load: Load) -> int:
-    """The node that decides."""
+    """The node that is the controller."""
     return cluster.controller() or 1
 
 

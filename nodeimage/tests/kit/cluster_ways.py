@@ -1,10 +1,11 @@
-"""The ways between nodes, one for each ordered pair, to be cut, slowed, made lossy and broken while bytes go through.
+"""The routes between nodes, one for each ordered pair, to be cut, slowed, made lossy and broken while bytes pass
+through.
 
-`way(1, 2)` is a port that node 1 takes for node 2's. What travels *from* one node *to* another passes through two of
-them: as requests through its own way, as answers through the other's. A cut loses nothing and closes nothing, as a
-network that drops packets does to TCP: bytes stay behind until it heals, connections seem to open and hear nothing.
+`way(1, 2)` is a port that node 1 uses as node 2's. Traffic *from* one node *to* another passes through two routes: as
+requests through its own, as answers through the other's. A cut loses nothing and closes nothing, like a network that
+drops TCP's packets: bytes are held back until it heals, connections seem to open but receive nothing.
 
-Runs in a thread of its own; every method may be called from any other.
+The proxies run in a separate thread; every method may be called from any other.
 """
 
 import asyncio
@@ -21,13 +22,13 @@ T = TypeVar("T")
 
 PIECE = 256 * 1024
 PIECES_PER_S = 20
-"""Of a narrow way."""
+"""Pieces a second on a narrow route."""
 STALL_S = (0.2, 3.0)
-"""From the first time-out of a segment to one that has doubled a few times."""
+"""Seconds from the first time-out of a segment to a time-out that has doubled a few times."""
 
 
 class Ways:
-    """Proxies between nodes, known by number. `ports` are the nodes' own peer ports."""
+    """Proxies between nodes, which are known by number. `ports` are the nodes' own peer ports."""
 
     def __init__(self, ports: dict[int, int]) -> None:
         self._ports = dict(ports)
@@ -35,14 +36,14 @@ class Ways:
         self._cut: set[tuple[int, int]] = set()
         self._delay_s: dict[tuple[int, int], float] = defaultdict(float)
         self.stalls = 0
-        """Pieces that came late, of those that were lost."""
+        """Pieces that arrived late, among those that were lost."""
         self._lossy: dict[tuple[int, int], tuple[float, random.Random]] = {}
         self._narrow: dict[tuple[int, int], int] = {}
         self._flips: tuple[bytes, int] = (b"", 0)
         self.flipped = 0
-        """Bits, so far."""
+        """The number of bits flipped so far."""
         self._silent: set[asyncio.StreamWriter] = set()
-        """Sides of connections whose other side is gone without a word."""
+        """Ends of connections whose other end is gone silently."""
         self._connections: dict[tuple[int, int], set[asyncio.StreamWriter]] = defaultdict(set)
         self._servers: dict[tuple[int, int], asyncio.Server] = {}
         self._loop = asyncio.new_event_loop()
@@ -53,7 +54,7 @@ class Ways:
             self.add(number, ports[number])
 
     def add(self, number: int, port: int) -> None:
-        """One more node."""
+        """Add a node."""
         self._ports[number] = port
         for other in self._ports:
             for source, target in ((number, other), (other, number)):
@@ -69,34 +70,36 @@ class Ways:
         self._call(lambda: self._cut.add((source, target)))
 
     def cut_both(self, one: int, other: int) -> None:
-        """The two hear nothing of each other."""
+        """The two nodes no longer hear each other."""
         self.cut(one, other)
         self.cut(other, one)
 
     def isolate(self, number: int) -> None:
-        """The node hears of no other, and no other of it."""
+        """The node hears no other node, and no other node hears it."""
         for other in self._ports:
             if other != number:
                 self.cut_both(number, other)
 
     def slow(self, source: int, target: int, delay_s: float) -> None:
-        """What goes from `source` to `target` takes so much longer."""
+        """Delay all traffic from `source` to `target` by so many seconds."""
         self._call(lambda: self._delay_s.__setitem__((source, target), delay_s))
 
     def lose(self, source: int, target: int, share: float, chance: random.Random) -> None:
-        """This share of the pieces from `source` to `target` comes late, and all behind them: TCP sends them again."""
+        """This share of the pieces from `source` to `target`, and everything after them, arrives late, as when TCP
+        sends lost segments again.
+        """
         self._call(lambda: self._lossy.__setitem__((source, target), (share, chance)))
 
     def flip(self, marker: bytes, times: int) -> None:
-        """In so many pieces that have `marker` in them a bit of it changes on the way, between any two nodes."""
+        """Flip a bit in transit in so many pieces that contain `marker`, between any two nodes."""
         self._call(lambda: setattr(self, "_flips", (marker, times)))
 
     def narrow(self, source: int, target: int, rate: int) -> None:
-        """Over each connection from `source` to `target` go at most so many bytes a second."""
+        """Limit each connection from `source` to `target` to so many bytes a second."""
         self._call(lambda: self._narrow.__setitem__((source, target), rate))
 
     def silence(self, one: int, other: int) -> None:
-        """Of the connections that are there between the two nothing is ever heard again; new ones are as before."""
+        """The existing connections between the two carry nothing any more, silently; new ones work as before."""
 
         def half_open() -> None:
             self._silent |= self._connections[one, other] | self._connections[other, one]
@@ -104,7 +107,7 @@ class Ways:
         self._call(half_open)
 
     def drop(self, one: int, other: int) -> None:
-        """Reset the connections that are there between the two."""
+        """Reset the existing connections between the two."""
 
         def reset() -> None:
             for writer in [*self._connections[one, other], *self._connections[other, one]]:
@@ -126,13 +129,13 @@ class Ways:
         self._call(shut)
 
     def up(self, number: int) -> None:
-        """The node starts again."""
+        """The node is started again."""
         for source, target in list(self._way):
             if target == number:
                 self._on_loop(self._serve(source, target))
 
     def heal(self) -> None:
-        """All ways are as new; what was held back arrives."""
+        """All routes are as new; held-back bytes arrive."""
 
         def mend() -> None:
             self._cut.clear()
@@ -156,13 +159,13 @@ class Ways:
 
     async def _serve(self, source: int, target: int) -> int:
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(asyncio.CancelledError):  # only `close` does
+            with contextlib.suppress(asyncio.CancelledError):  # only `close` ends it
                 await self._carry(source, target, reader, writer)
 
         before = self._servers.get((source, target))
         if before is not None and before.is_serving():
             return self._way[source, target]
-        port = self._way.get((source, target)) or own_port()  # it is bound again after a while without
+        port = self._way.get((source, target)) or own_port()  # it will be bound again after some time
         server = await asyncio.start_server(accepted, HOST, port)
         self._servers[source, target] = server
         return int(server.sockets[0].getsockname()[1])
@@ -170,7 +173,7 @@ class Ways:
     async def _carry(
         self, source: int, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One connection that `source` has opened to `target`."""
+        """Carry one connection that `source` has opened to `target`."""
         try:
             there, back = await asyncio.open_connection(HOST, self._ports[target])
         except OSError:
@@ -215,7 +218,7 @@ class Ways:
                 await self._passable(source, target)
                 writer.write(self._flip(piece))
                 await writer.drain()
-        # An end travels like anything else.
+        # The end of a stream travels like its bytes.
         await self._passable(source, target)
         for each in both:
             each.transport.abort()

@@ -1,4 +1,4 @@
-"""The codecs in machine code beside those in Python: for any bytes both have to find the same, or refuse alike."""
+"""The compiled codecs compared with those in Python: for any bytes both have to find the same, or refuse alike."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ from headrace.wire import batch, fetch, header, produce, records
 
 NEEDS_CODECS = pytest.mark.skipif(codecs is None, reason="the native pieces are not built")
 CALLERS = (batch, fetch, frames, header, produce, records)
-"""The modules that have twins."""
+"""The modules that have compiled twins."""
 
 
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
-    """Everything is done in Python meanwhile."""
+    """Within the context, everything is done in Python."""
     with contextlib.ExitStack() as stack:
         for module in CALLERS:
             stack.enter_context(mock.patch.object(module, "_native", None))
@@ -28,7 +28,7 @@ def in_python() -> Iterator[None]:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What comes of a call, with the types of all numbers and tuples; of an error its type and its text."""
+    """The outcome of a call, with the types of all numbers and tuples; for an error, its type and its text."""
     try:
         return typed(call())
     except HeadraceError as error:
@@ -45,7 +45,7 @@ def typed(value: Any) -> Any:
 
 
 def assert_alike(call: Callable[[], Any]) -> Any:
-    """The outcome of a call, which is the same in machine code and in Python."""
+    """The outcome of a call, which must be the same in compiled code and in Python."""
     native = outcome(call)
     with in_python():
         assert native == outcome(call)
@@ -53,7 +53,7 @@ def assert_alike(call: Callable[[], Any]) -> Any:
 
 
 def sealed(data: bytes) -> bytearray:
-    """The batch with the length and the CRC that it should have."""
+    """The batch with correct length and CRC."""
     made = bytearray(data)
     if len(made) >= batch.BATCH_HEADER_SIZE:
         made[8:12] = (len(made) - 12).to_bytes(4, "big")
@@ -63,7 +63,7 @@ def sealed(data: bytes) -> bytearray:
 
 
 def compare_batch(data: bytes) -> None:
-    """A record batch: its header, the check of its records, and each of these."""
+    """Compare a record batch: its header, the check of its records, and each record."""
     view = memoryview(data)
     for check_crc in (True, False):
         for from_client in (True, False):
@@ -81,7 +81,7 @@ def compare_batch(data: bytes) -> None:
 
 
 def all_records(found: batch.BatchHeader, view: memoryview) -> list[Any]:
-    """Those that come before anything that cannot be read, and why that cannot."""
+    """The records before the first unreadable one, and the error of that one."""
     read: list[Any] = []
     try:
         read.extend(batch.batch_records(found, view))
@@ -91,7 +91,7 @@ def all_records(found: batch.BatchHeader, view: memoryview) -> list[Any]:
 
 
 def compare_stamp(data: bytes, base_offset: int, leader_epoch: int) -> None:
-    """What the broker writes into a batch."""
+    """Compare the fields that the broker writes into a batch."""
 
     def stamped() -> bytes:
         made = bytearray(data)
@@ -102,7 +102,7 @@ def compare_stamp(data: bytes, base_offset: int, leader_epoch: int) -> None:
 
 
 def compare_frames(data: bytes, position: int, *, partitionlet: int, offset: int, limit: int, max_bytes: int) -> None:
-    """Frames of a log: the check of raw ones, and batches taken from them."""
+    """Compare frames of a log: the check of raw ones, and batches taken from them."""
     view = memoryview(data)
     assert_alike(lambda: frames.check_frames(view, position))
     for before in (0, 1):
@@ -128,7 +128,7 @@ def compare_frames(data: bytes, position: int, *, partitionlet: int, offset: int
 
 
 def compare_request(data: bytes, body: int, version: int) -> None:
-    """A request of a client: its header, and what Produce and Fetch make of the rest."""
+    """Compare a client's request: its header, and the results of Produce and Fetch for the rest."""
     view = memoryview(bytearray(data))
     assert_alike(lambda: header.read_request_header(view))
     assert_alike(lambda: produce.decode_request(view, body, version))

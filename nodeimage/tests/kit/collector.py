@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry's traces on loopback, in a thread of its own: it takes what comes, or misbehaves."""
+"""A collector of OpenTelemetry traces on loopback, in a separate thread: it accepts spans, or misbehaves."""
 
 import asyncio
 import contextlib
@@ -23,21 +23,21 @@ SLOW_S = 0.1
 
 
 class Manner(Enum):
-    """How it answers."""
+    """How the collector answers."""
 
     TAKES = "takes"
     REFUSES = "refuses"
     SLOW = "slow"
-    """It takes the spans after a while."""
+    """It accepts the spans after a while."""
     HANGS = "hangs"
-    """It reads the request, and says nothing."""
+    """It reads the request, and never answers."""
     ENDLESS = "endless"
-    """It takes the spans, and its answer never ends."""
+    """It accepts the spans, and its answer never ends."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """A span as it came."""
+    """A span as received."""
 
     name: str
     attributes: dict[str, Any]
@@ -49,7 +49,7 @@ class Received:
 
 
 class Collector:
-    """Takes spans at `endpoint`. Use it as a context."""
+    """Accepts spans at `endpoint`. Use it as a context."""
 
     def __init__(self) -> None:
         self.port = own_port()
@@ -64,7 +64,7 @@ class Collector:
 
     @property
     def endpoint(self) -> str:
-        """The base, as nodes are told it."""
+        """The base address that nodes are given."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> "Collector":
@@ -79,12 +79,12 @@ class Collector:
         self._loop.close()
 
     def named(self, name: str) -> list[Received]:
-        """Those of a name."""
+        """The spans of a name."""
         return [each for each in self.spans if each.name == name]
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """Nobody listens meanwhile."""
+        """Within the context, nobody listens."""
         self._run(self._stop())
         yield
         self._run(self._start())

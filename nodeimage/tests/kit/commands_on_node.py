@@ -1,4 +1,4 @@
-"""Commands on a node that runs, and the records that they leave."""
+"""Commands on a running node, and the records that they leave."""
 
 import subprocess
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""For tests that measure the processor time of a few steps."""
+"""Support for tests that measure the processor time of a few steps."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """No garbage is collected meanwhile: a full collection of what all earlier tests have left takes up to a second."""
+    """Within the context there is no garbage collection: a full one after all earlier tests takes up to a second."""
     gc.disable()
     try:
         yield

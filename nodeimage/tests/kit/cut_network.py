@@ -1,14 +1,14 @@
-"""The network between two clusters, which a test cuts: a node's advertised address, passed on to where it listens."""
+"""The network between two clusters, which a test can cut: a node's advertised address, forwarded to its listener."""
 
 import asyncio
 import contextlib
 
 LARGE = 400
-"""Bytes. Requests of links and of Metadata are smaller."""
+"""Bytes of a request that brings records. Requests of links and of Metadata are smaller."""
 
 
 class CutNetwork:
-    """Passes on connections to `listening`:`port` that come to `advertised`:`port`, while it is whole."""
+    """Forwards connections from `advertised`:`port` to `listening`:`port`, while the network is whole."""
 
     def __init__(self, *, advertised: str, listening: str, port: int) -> None:
         self._advertised = advertised
@@ -17,11 +17,10 @@ class CutNetwork:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._doomed: set[asyncio.StreamWriter] = set()
-        """To the node; on these an answer is awaited that will get lost."""
+        """Connections to the node that wait for an answer that will be lost."""
         self.whole = True
         self.answers_get_lost = False
-        """Requests that bring records (such as are `LARGE`) arrive; the first byte that comes back on their connection
-        ends it."""
+        """Requests with records (at least `LARGE` bytes) arrive; the first byte of the answer ends the connection."""
         self.lost_answers = 0
 
     async def start(self) -> None:
@@ -33,7 +32,7 @@ class CutNetwork:
         self.cut()
 
     def cut(self) -> None:
-        """End what is open; whoever connects meanwhile is cut off."""
+        """Close open connections; new ones are disconnected meanwhile."""
         self.whole = False
         for writer in self._writers:
             writer.transport.abort()

@@ -21,7 +21,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def bad_sector(monkeypatch: pytest.MonkeyPatch, path: Path, place: int) -> None:
-    """The disk cannot read one byte of a file from now on."""
+    """From now on the disk cannot read one byte of a file."""
     inode, read = path.stat().st_ino, os.pread
 
     def pread(fd: int, length: int, offset: int) -> bytes:

@@ -1,4 +1,6 @@
-"""Which sections of README and docs show sessions that tests type, in their order, and what is typed otherwise."""
+"""The sections of README and docs with sessions that tests type, in their order, and the lines that are typed
+differently.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -30,18 +32,18 @@ NOT_RUN: Final[Mapping[str, str]] = {
     "headrace up --nodes 3 --tracing-endpoint http://localhost:4318": "needs a collector: tests/cluster/test_traces.py",
     "headrace node stop 1 && <install the new version> && headrace node start 1": "needs two versions: tests/cluster",
 }
-"""Lines that are held to their programs alone, and why."""
+"""Lines that are only checked against their programs, and why."""
 INSTEAD: Final[Mapping[str, str]] = {
     "headrace top": "headrace top --once --interval 0.5",
     "headrace top --once --interval 1 --output json": "headrace top --once --interval 0.2 --output json",
     "headrace probe --interval 5 --metrics-port 9464": "headrace probe --count 2 --interval 0.1 --metrics-port 0",
     "headrace user create bob": "headrace user create bob --password-file bob.txt",
 }
-"""What would go on until somebody ends it, or ask at a terminal."""
+"""Replacements for commands that would run until somebody ends them, or ask at a terminal."""
 
 
 def blocks(*places: tuple[str, str]) -> list[Block]:
-    """Those of some sections, in order."""
+    """The blocks of some sections, in order."""
     return [block for document, title in places for block in sections(document, [title])[title]]
 
 

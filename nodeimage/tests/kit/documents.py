@@ -1,4 +1,4 @@
-"""The code blocks of README, CONTRIBUTING and docs: what they have a reader type, and what they show as the answer."""
+"""The code blocks of README, CONTRIBUTING and docs: the commands that a reader types, and the output shown."""
 
 import json
 import re
@@ -12,9 +12,9 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[3]
 DOCUMENTS: Final = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 SHELLS: Final = ("sh", "console", "")
-"""What a block of commands is marked as. Blocks without a mark are commands where they look so."""
+"""Languages of blocks with commands. A block without a language has commands if it looks like it."""
 PROGRAMS: Final = (".venv/bin/", "make ", "py-spy ", "PYTHONPATH=")
-"""How a line of a block without a mark begins that is a command without a prompt."""
+"""Beginnings of lines that are commands without a prompt, in blocks without a language."""
 OPERATORS: Final = ("|", "||", "&&", ";")
 
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -54,7 +54,7 @@ class Block:
 
     @property
     def commands(self) -> list[Command]:
-        """What is typed in it; nothing in a block that is no shell's."""
+        """The commands typed in the block; none if its language is not a shell's."""
         return list(_commands(self.text, self.language)) if self.language in SHELLS else []
 
 
@@ -89,7 +89,7 @@ def _commands(text: str, language: str) -> Iterator[Command]:
 
 
 def _typed(lines: Sequence[str]) -> Iterator[Command]:
-    """Of a session: commands stand behind `$ `, and what a command prints below it."""
+    """The commands of a session: each follows `$ `, and its output is below it."""
     typed, shown = "", list[str]()
     for line in lines:
         if line.startswith("$ ") or _goes_on(typed):
@@ -116,7 +116,7 @@ UNITS: Final = frozenset({"B", "KiB", "MiB", "GiB", "s", "ms", "-"})
 
 
 def shape(line: str) -> str:
-    """The words of a line; numbers, times and sizes are all alike."""
+    """The words of a line; all numbers, times and sizes are treated alike."""
     words: list[str] = []
     for word in line.replace(",", " ").split():
         plain = "#" if any(letter.isdigit() for letter in word) or word in UNITS else word
@@ -126,7 +126,8 @@ def shape(line: str) -> str:
 
 
 def missing_lines(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
-    """The lines of `shown` whose like is not in `printed`; rows of a table count by their number of columns.
+    """The lines of `shown` without a similar line in `printed`; rows of a table are compared by their number of
+    columns.
 
     `...` stands for any lines. A table begins with a line without numbers that both have.
     """
@@ -151,7 +152,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_alike(shown: Any, printed: Any) -> bool:
-    """Whether two JSON values have the same fields; what was printed may have more."""
+    """Whether two JSON values have the same fields; the printed one may have more."""
     match shown, printed:
         case dict(), dict():
             return all(name in printed and _is_alike(value, printed[name]) for name, value in shown.items())

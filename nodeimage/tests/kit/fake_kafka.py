@@ -1,7 +1,7 @@
 """A Kafka server of a few lines inside the test's loop, which misbehaves where the test wants it to.
 
-It answers ApiVersions and Metadata itself (one node, or those that `nodes` names), and hands any other request to
-`answer`, which gives the answer's body, or an `Act`. A test may replace `answer` at any time.
+It answers ApiVersions and Metadata itself (with one node, or those in `nodes`), and passes any other request to
+`answer`, which returns the answer's body, or an `Act`. A test may replace `answer` at any time.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _LENGTH = struct.Struct(">i")
 
 @dataclass(frozen=True)
 class Act:
-    """Instead of a sound answer: these bytes, then, if so wanted, the end of the connection."""
+    """Instead of a valid answer: these bytes, then, if requested, the end of the connection."""
 
     raw: bytes = b""
     hang_up: bool = False
@@ -35,14 +35,14 @@ Answer = Callable[[RequestHeader, memoryview], bytes | Act | Awaitable[bytes | A
 
 
 def framed(header: RequestHeader, body: bytes, *, correlation_id: int | None = None) -> bytes:
-    """A response as it goes over the wire."""
+    """A response as it is sent over the wire."""
     number = header.correlation_id if correlation_id is None else correlation_id
     head = response_header(header.api_key, header.api_version, number)
     return _LENGTH.pack(len(head) + len(body)) + head + body
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that nothing tells of."""
+    """Wait for a condition without a notification."""
     async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -63,7 +63,7 @@ class FakeKafka:
     port: int = 0
     seen: list[RequestHeader] = field(default_factory=list)
     connections: int = 0
-    """How many there have been."""
+    """The number of connections so far."""
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def __aenter__(self) -> "FakeKafka":
@@ -77,7 +77,7 @@ class FakeKafka:
         await self.stop()
 
     async def stop(self) -> None:
-        """End all connections and listen no more."""
+        """Close all connections and stop listening."""
         self._server.close()
         tasks = list(self._tasks)
         for task in tasks:

@@ -1,4 +1,4 @@
-"""A source that a test plays: topics, homes, committed offsets and a feed, without records."""
+"""A simulated source: topics, homes, committed offsets and a change feed, without records."""
 
 import asyncio
 import uuid
@@ -66,7 +66,7 @@ class FakeSource:
         home: tuple[int, str] | None = None,
         history: Sequence[tuple[int, str, int]] = (),
     ) -> SourceTopic:
-        """A topic is made or changed."""
+        """Create or change a topic."""
         known = next((topic.topic_id for topic in self.listed.values() if topic.name == name), None)
         topic = SourceTopic(
             name=name,
@@ -93,7 +93,7 @@ class FakeSource:
         self._told(key)
 
     def begin_anew(self) -> None:
-        """The feed knows nothing of what was before."""
+        """The feed forgets all earlier changes."""
         self.run = uuid.uuid4().hex
         self._changes.clear()
         self._more.set()

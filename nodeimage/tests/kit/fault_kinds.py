@@ -1,8 +1,8 @@
-"""What can go wrong with a cluster's processes, networks, disks and store, for tests that do it by chance.
+"""The faults of a cluster's processes, networks, disks and store, for tests that draw them at random.
 
-Each fault lasts while inside its context; then what it has broken is put right, as an operator would. At most one node
-is down, cut off or broken at a time, so that writes go on, but for those faults that meet all. Afterwards the nodes
-need not be the same: some come and go.
+Each fault lasts within its context; then the damage is repaired, as an operator would. At most one node is down, cut
+off or broken at a time, so that writes continue, except in faults that affect all. Afterwards the nodes need not be the
+same: some join and leave.
 """
 
 import random
@@ -20,25 +20,26 @@ from kit.cluster_nodes import Cluster, Node, until
 EXIT_DISK_FAILED = 70
 LONGEST_S = 6.0
 FIRST = 3
-"""Nodes that a cluster begins with, and shrinks to."""
+"""The number of nodes with which a cluster begins, and to which it shrinks."""
 MOST = 5
 MOST_RESTARTS = 4
 MOST_DAMAGED = 3
-"""Chunks of one node at a time."""
+"""The most damaged chunks of a node at a time."""
 LOST = 0.02
 MOVED_S = 90.0
-"""Within which a drained node is empty."""
+"""Seconds within which a drained node is empty."""
 SCRUBBED_EACH_S = 0.5
 SCRUBBED_S = 300.0
-"""All that a node has may have to be read: after an hour of faults that takes more than a minute."""
+"""Seconds within which a damaged replica is found: all of a node's data may have to be read, which after an hour of
+faults takes more than a minute."""
 ROUND_TRIP_S = 0.005
 
 Fault = AbstractContextManager[str]
-"""What it is, once it is there."""
+"""A fault, whose context gives its description once it is active."""
 
 
 class Faults:
-    """Which node a fault meets, which of its others, and how, is up to `chance`."""
+    """The faults. The affected node, the way in which it is affected, and the other nodes are drawn from `chance`."""
 
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
         self._cluster = cluster
@@ -66,7 +67,7 @@ class Faults:
 
     @contextmanager
     def two_killed(self) -> Iterator[str]:
-        """Within the time that frames take to a follower and back."""
+        """Two nodes, within the time that frames take to a follower and back."""
         one = self._node()
         other = self._cluster.nodes[self._chance.choice(self._others(one))]
         apart_s = self._chance.choice([0.0, self._chance.uniform(0, ROUND_TRIP_S)])
@@ -89,7 +90,7 @@ class Faults:
 
     @contextmanager
     def killed_again_and_again(self) -> Iterator[str]:
-        """As soon as it serves."""
+        """A node, each time as soon as it serves."""
         node = self._node()
         count = self._chance.randint(2, MOST_RESTARTS)
         for _ in range(count - 1):
@@ -183,7 +184,7 @@ class Faults:
 
     @contextmanager
     def store_put_back(self) -> Iterator[str]:
-        """To what it was a moment ago; and then built anew, which is what an operator has to do."""
+        """Set the store back to an earlier copy, and then rebuild it, as an operator has to do."""
         copy = self._cluster.copy_store()
         yield "the cluster store is copied"
         self._cluster.kill(*self._cluster.nodes)
@@ -203,7 +204,7 @@ class Faults:
 
     @contextmanager
     def over_quota(self) -> Iterator[str]:
-        """Noticed where a chunk is wanted, not by the filesystem's figures."""
+        """A quota, which shows only when a chunk is needed, not in the filesystem's figures."""
         node = self._node()
         with node.fault("over-quota"):
             until("it says that it is full", lambda: self._cluster.is_full(node.number))
@@ -220,7 +221,7 @@ class Faults:
 
     @contextmanager
     def wiped(self) -> Iterator[str]:
-        """The folder is lost: what starts in its place is a new node."""
+        """The folder is lost: the process that starts in its place is a new node."""
         node = self._node()
         before = node.node_id
         self._cluster.kill(node.number)
@@ -232,7 +233,7 @@ class Faults:
 
     @contextmanager
     def damaged(self) -> Iterator[str]:
-        """Bits flip in chunks that were full, or these are cut, while a node is down."""
+        """Bits flip in full chunks, or these are truncated, while a node is down."""
         node = self._node()
         self._cluster.kill(node.number)
         full = [path for folder in (node.data / "containers").iterdir() for path in sorted(folder.glob("*.chunk"))[:-1]]
@@ -248,14 +249,14 @@ class Faults:
         def made_anew() -> bool:
             left = [number for number, before in formats.items() if self._is_as_before(node, number, before)]
             if left and not self._cluster.admin("scrub.status", node=node.number)["running"]:
-                self._cluster.admin("scrub.start", node=node.number)  # nobody may read what was closed long ago
+                self._cluster.admin("scrub.start", node=node.number)  # long-closed chunks may not be read by anybody
             return not left
 
         what = f"what is damaged of {sorted(formats)} is made anew"
         until(what, made_anew, timeout_s=SCRUBBED_S, every_s=SCRUBBED_EACH_S)
 
     def _is_as_before(self, node: Node, container: int, format: str) -> bool:
-        """Whether a replica is the damaged one still, or on its way to another."""
+        """Whether a replica is still the damaged one, or being replaced by another."""
         record = next((each for each in self._cluster.containers() if each.container_id == container), None)
         if record is None or record.state == "deleted" or node.node_id not in record.replicas:
             return False
@@ -265,8 +266,9 @@ class Faults:
 
     @contextmanager
     def resized(self) -> Iterator[str]:
-        """A node joins, or one is drained and leaves: not the last of those that clients were told to begin with, or
-        they find nobody once all nodes have been away (librdkafka begins again with them, as KIP-899 says)."""
+        """A node joins, or one is drained and leaves, but not the last of the clients' bootstrap nodes, or they would
+        find nobody once all nodes have been away (librdkafka starts again with those, as KIP-899 says).
+        """
         nodes = self._cluster.nodes
         if len(nodes) == FIRST or (len(nodes) < MOST and self._chance.random() < 0.5):
             node = self._cluster.add()
@@ -289,7 +291,9 @@ class Faults:
 
 
 def _damage(path: Path, chance: random.Random) -> str:
-    """What was done to it, "" for nothing: where all is dead, or a gap. The footer can be made again, and is let be."""
+    """Damage a chunk; returns what was done, "" if nothing: if everything is dead, or a gap. The footer is spared,
+    since it can be recreated.
+    """
     living = _living(path)
     if not living:
         return ""
@@ -308,7 +312,7 @@ def _damage(path: Path, chance: random.Random) -> str:
 
 
 def _living(path: Path) -> list[range]:
-    """The bytes of a full chunk that anybody may still read."""
+    """The bytes of a full chunk that may still be read."""
     start = int(path.stem)
     try:
         body = load_body(path)
@@ -326,7 +330,7 @@ def _living(path: Path) -> list[range]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How often a fault is chosen, and how long it lasts at most."""
+    """How often a fault is chosen, and its longest duration."""
 
     fault: Callable[[Faults], Fault]
     weight: int
@@ -334,7 +338,7 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """As HEADRACE_FAULT_KINDS names it."""
+        """The fault's name in HEADRACE_FAULT_KINDS."""
         return self.fault.__name__
 
 

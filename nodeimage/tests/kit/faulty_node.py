@@ -57,10 +57,10 @@ AWAY_S = 0.05
 
 
 class Unsynced:
-    """What the files of the log were at their last sync, kept outside of this process.
+    """The contents of the log's files at their last sync, kept outside of this process.
 
-    One file for each write, `serial-inode`: a line of JSON with the place and the size that the file had, its size
-    afterwards and a checksum of what is written; then the bytes that were there.
+    There is one file for each write, `serial-inode`: a line of JSON with the place of the write, the former and the new
+    size of the file, and a checksum of the bytes written; then the former bytes.
     """
 
     def __init__(self) -> None:
@@ -68,18 +68,19 @@ class Unsynced:
         self._lock = threading.Lock()
         self._kept: dict[int, list[Path]] = defaultdict(list)
         self._under_way: set[Path] = set()
-        """Writes that sync what they write, and nothing that another one of them writes meanwhile."""
+        """Writes that sync their own bytes, but not those of a concurrent write."""
         self._on = self._folder.is_dir()
         before = sorted(self._folder.iterdir()) if self._on else []
-        for path in before:  # a process that was killed left them in the page cache
+        for path in before:  # left in the page cache by a process that was killed
             self._kept[int(path.name.partition("-")[2])].append(path)
         self._serial = itertools.count(int(before[-1].name.partition("-")[0]) + 1 if before else 0)
 
     def write(
         self, fd: int, offset: int, content: bytes, *, size: int | None = None, syncs: bool = False
     ) -> Path | None:
-        """Bytes of a file are about to change, or its size is: to `size`, if it does not just hold them then. What is
-        kept of it; `syncs`: give that to `sync`."""
+        """Bytes of a file are about to change, or its size to become `size`. Returns the record of the former state;
+        `syncs`: pass it to `sync`.
+        """
         if self._on:
             found = os.fstat(fd)
             end = max(found.st_size, offset + len(content)) if size is None else size
@@ -97,7 +98,9 @@ class Unsynced:
 
     @contextmanager
     def sync(self, fd: int, own: Path | None = None) -> Iterator[None]:
-        """Inside, what was written to a file before becomes durable. `own`: what `write` kept of a write that syncs."""
+        """Within the context, earlier writes to a file become durable. `own`: the record that `write` returned for a
+        write that syncs itself.
+        """
         inode = os.fstat(fd).st_ino
         with self._lock:
             others = self._under_way - {own}
@@ -110,7 +113,7 @@ class Unsynced:
         self._forget(inode, before)
 
     def made(self, fd: int) -> None:
-        """A file is new: it may have the inode of one that is gone."""
+        """A file is new: it may have the inode of a deleted one."""
         found = os.fstat(fd)
         if found.st_size == 0:
             self._forget(found.st_ino, list(self._kept[found.st_ino]))
@@ -118,7 +121,7 @@ class Unsynced:
     def _forget(self, inode: int, paths: list[Path]) -> None:
         with self._lock:
             kept = self._kept[inode]
-            gone = [path for path in kept if path in paths]  # another sync may have been first
+            gone = [path for path in kept if path in paths]  # another sync may have done it first
             self._kept[inode] = [path for path in kept if path not in paths]
         for path in gone:
             path.unlink()
@@ -180,7 +183,7 @@ class FailingOs:
             return os.pwritev(fd, buffers, offset, flags)
 
     def _take(self, fd: int, end: int) -> None:
-        """Make a file that long."""
+        """Extend a file to that length."""
         if end <= os.fstat(fd).st_size:
             return
         if (FAULTS / "full").exists():
@@ -210,7 +213,7 @@ NATIVE_WRITE = ctypes.CFUNCTYPE(
 
 
 def native_write(fd: int, vectors: int, count: int, offset: int, flags: int) -> int:
-    """What the native threads call: the bytes written, or an errno below 0."""
+    """The native threads' write call: returns the bytes written, or a negative errno."""
     buffers = [ctypes.string_at(each.base, each.length) for each in (Vector * count).from_address(vectors)]
     try:
         return failing.pwritev(fd, buffers, offset, flags)
@@ -219,7 +222,7 @@ def native_write(fd: int, vectors: int, count: int, offset: int, flags: int) -> 
 
 
 class FaultyStore(SqliteStore):
-    """The cluster store over a way that may be cut."""
+    """The cluster store over a connection that may be cut."""
 
 
 def _cut(name: str) -> Callable[..., Any]:
@@ -242,14 +245,14 @@ for _name in ("get", "list", "put", "delete", "watch"):
 
 
 class RoutedClient(client.PeerClient):
-    """Connections to other nodes go by the ways of the test."""
+    """A client whose connections to other nodes use the test's routes."""
 
     async def _connect(self, address: tuple[str, int]) -> Any:
         return await super()._connect((address[0], _routes().get(str(address[1]), address[1])))
 
 
 async def _open_routed(host: str, port: int, **named: Any) -> Any:
-    """A link's connection to a source goes by the ways of the test."""
+    """Open a link's connection to a source over the test's routes."""
     return await connection_setup.open_connection(host, _routes().get(str(port), port), **named)
 
 
@@ -261,7 +264,7 @@ def _routes() -> dict[str, int]:
 
 
 def _snapshots_often() -> None:
-    """As `snapshot-bytes` says."""
+    """Set the interval of snapshots from `snapshot-bytes`."""
     with suppress(FileNotFoundError):
         often = int((FAULTS / "snapshot-bytes").read_text())
         Catalog.open.__func__.__kwdefaults__["snapshot_bytes"] = often  # type: ignore[attr-defined]

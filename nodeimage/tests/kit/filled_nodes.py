@@ -1,4 +1,4 @@
-"""Nodes whose streams share chunks, and what these take up on the disk."""
+"""Nodes whose streams share chunks, and the disk space of these chunks."""
 
 import pytest
 
@@ -16,7 +16,7 @@ async def streams(node: Running, **ttl_ms: int) -> None:
 
 
 async def fill(node: Running, topic: str, *, mib: int, time_ms: int | None = None, size: int = 50_000) -> int:
-    """Writes about so much; the number of records."""
+    """Write about so much; returns the number of records."""
     count = mib * MIB // size
     for serial in range(count):
         await node.call("put", topic, b"%08d" % serial + bytes(size), time_ms=time_ms)
@@ -24,7 +24,7 @@ async def fill(node: Running, topic: str, *, mib: int, time_ms: int | None = Non
 
 
 async def with_a_full_container(new_node: NewNode) -> tuple[Running, int]:
-    """A node with a container that is closed, as it is full; an idle topic has a record in it."""
+    """A node with a container that is closed because it is full; an idle topic has a record in it."""
     node = await new_node(container_bytes=3 * MIB)
     await node.call("put", "/default:idle", b"stays")
     await streams(node, leave=3_600_000)
@@ -39,7 +39,7 @@ def data(node: Running) -> list[Leader]:
 
 
 def data_bytes(node: Running, *, closed: bool = False) -> int:
-    """What the chunks take up on the disk; `closed`: but for the preallocated open one."""
+    """The disk space of the chunks; `closed`: without the preallocated open one."""
     chunks = [chunk for container in data(node) for chunk in container.log.chunks()]
     return sum(
         chunk.path.stat().st_blocks * 512
@@ -49,7 +49,7 @@ def data_bytes(node: Running, *, closed: bool = False) -> int:
 
 
 async def maintain_until_stable(node: Running) -> None:
-    """Rounds until the disk is as small as it gets."""
+    """Run maintenance until the disk usage no longer shrinks."""
     before = -1
     while before != (before := data_bytes(node)):
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What the folders that `write_folder.py` makes hold."""
+"""The contents of the folders that `write_folder.py` writes."""
 
 import random
 from typing import Final
@@ -8,7 +8,7 @@ SHORT: Final = "/short:ticks"
 GROUP: Final = "readers"
 RECORDS: Final = 240
 KEPT_FROM: Final = 20
-"""Offsets of partition 0 below it are deleted."""
+"""Offsets of partition 0 below this one are deleted."""
 USER: Final = "alice"
 USERS: Final = "sensors"
 """The user's group."""
@@ -20,17 +20,17 @@ ACCESS: Final = (
     ("group:readers*", "consume", "g:sensors"),
     ("group:readers-1", "consume", "g:sensors"),
 )
-"""From level 2 on: object, permission, expression."""
+"""Access expressions, from level 2 on: object, permission, expression."""
 OPTIONS: Final = ("--chunk-bytes=65536", "--partitionlet-bytes=30000", "--disk-reserve=0")
 
 
 def key_of(number: int) -> bytes:
-    """Of a record; even numbers are in partition 0."""
+    """The key of a record; even numbers are in partition 0."""
     return b"key-%d" % (number % 7)
 
 
 def value_of(number: int) -> bytes:
-    """Of a record."""
+    """The value of a record."""
     return b"value %d " % number + random.Random(number).randbytes(300)
 
 

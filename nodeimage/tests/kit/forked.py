@@ -1,8 +1,8 @@
-"""Processes of Python scripts that begin with all of Headrace imported: they are forked from one that is.
+"""Processes of Python scripts that start with all of Headrace imported, since they are forked from such a process.
 
-To import it takes a second of a core, and tests start hundreds of nodes. `Forked` stands for such a process as
-`subprocess.Popen` does; in all else it is as if the script had been started: a session, arguments, an environment and
-an output of its own.
+Importing takes a second of a core, and tests start hundreds of nodes. `Forked` represents such a process as
+`subprocess.Popen` does; otherwise the script runs as if it had been started: with its own session, arguments,
+environment and output.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ POLL_S = 0.005
 
 
 class ServerEnded(Exception):
-    """Nothing more is heard of what runs."""
+    """The fork server has ended, so nothing is known of its processes any more."""
 
 
 class Forked:
@@ -38,15 +38,15 @@ class Forked:
         self._server = server
         self.pid = pid
         self.returncode: int | None = None
-        """As of subprocess.Popen: below 0 for a signal."""
+        """As in subprocess.Popen: negative for a signal."""
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """The process's exit code; None while it runs."""
         self._server.hear()
         return self.returncode
 
     def wait(self, timeout_s: float = math.inf) -> int:
-        """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        """The process's exit code, once it has ended. Raises subprocess.TimeoutExpired."""
         deadline = time.monotonic() + timeout_s
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
@@ -55,17 +55,17 @@ class Forked:
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Nothing for a process that has ended."""
+        """Send a signal; does nothing for a process that has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(self.pid, number)
 
 
 class ForkServer:
-    """The process that forks others, and tells which have ended."""
+    """The process that forks others, and reports which have ended."""
 
     def __init__(self, code: Path | None = None) -> None:
-        """`code`: of another version of Headrace than the one that is installed."""
+        """`code`: the code of another version of Headrace than the installed one."""
         self._environment = {} if code is None else {"PYTHONPATH": str(code)}
         self._control, there = socket.socketpair()
         self._lock = threading.RLock()
@@ -91,12 +91,12 @@ class ForkServer:
             return started
 
     def hear(self) -> None:
-        """Take note of what has ended."""
+        """Record which processes have ended."""
         with self._lock, contextlib.suppress(ServerEnded):
             self._hear(wait=False)
 
     def _hear(self, *, wait: bool) -> Forked | None:
-        """What has started, if it was that which was heard."""
+        """Read messages; returns the started process, if that was one of them."""
         started = None
         while select.select([self._control], [], [], 60.0 if wait and started is None else 0.0)[0]:
             received = self._control.recv(1 << 16)
@@ -115,7 +115,7 @@ class ForkServer:
 
 @functools.cache
 def fork_server(code: Path | None = None) -> ForkServer:
-    """The one of this process for a version of Headrace."""
+    """This process's fork server for a version of Headrace."""
     return ForkServer(code)
 
 
@@ -123,7 +123,7 @@ def fork_server(code: Path | None = None) -> ForkServer:
 
 
 def serve(control: socket.socket) -> None:
-    """Fork what is asked for, until the other end is closed."""
+    """Fork on request, until the other end is closed."""
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()

@@ -19,11 +19,11 @@ from kit.parts import handler
 Ask = Callable[..., Awaitable[Any]]
 
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\6orders\0\0\0\0"
-"""Of a consumer, to the topic `orders`."""
+"""A consumer's subscription to the topic `orders`."""
 
 
 def asker(broker: NodeParts) -> Ask:
-    """Asks as a client of that name would, through request and response bytes."""
+    """Sends requests as a client of that name would, through request and response bytes."""
 
     async def ask(
         key: ApiKey,

@@ -1,4 +1,4 @@
-"""A coordinator driven by hand: a clock to turn, answers by token, and a catalog that stores when told to."""
+"""A coordinator driven by hand: with a manual clock, answers by token, and a catalog that stores on command."""
 
 from collections.abc import Mapping
 from itertools import count
@@ -28,7 +28,7 @@ RANGE = (Protocol("range", b"topics"),)
 
 
 class Machine:
-    """`answers` holds what was answered and not yet looked at; `stores=False` leaves Persists to `store`."""
+    """`answers` holds the answers not yet examined; with `stores=False`, Persists are left to `store`."""
 
     def __init__(self, *, limits: GroupLimits | None = None, stores: bool = True) -> None:
         self.limits = limits or GroupLimits(initial_rebalance_delay_ms=DELAY)
@@ -46,7 +46,7 @@ class Machine:
         return Coordinator(limits=self.limits, new_suffix=lambda: f"#{next(self.suffixes)}")
 
     def restart(self) -> None:
-        """A new process, with what the catalog has."""
+        """Start a new process with the contents of the catalog."""
         self.coordinator = self._new()
         self.persists = []
         self.answers = {}
@@ -143,7 +143,7 @@ class Machine:
     # --- time and storing
 
     def pass_time(self, ms: int) -> None:
-        """Turn the clock, ringing at each deadline as the shell does."""
+        """Advance the clock, ringing at each deadline as the shell does."""
         end = self.now + ms
         while (due := self.coordinator.next_deadline) is not None and due <= end:
             self.now = max(self.now, due)

@@ -1,4 +1,4 @@
-"""The other end of a connection, without a socket: keeps what was answered."""
+"""The far end of a connection, without a socket: it keeps the answers."""
 
 import asyncio
 import struct
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class HeardTransport(asyncio.Transport):
-    """Of a client at loopback."""
+    """The transport of a client at loopback."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -37,7 +37,7 @@ class HeardTransport(asyncio.Transport):
         return self.over
 
     def frames(self) -> list[bytes]:
-        """What was answered, without the lengths. Fails on half a frame."""
+        """The answers, without their lengths. Fails on an incomplete frame."""
         found: list[bytes] = []
         at = 0
         while at < len(self.answers):

@@ -1,7 +1,7 @@
-"""A JVM per release of Kafka's Java clients that runs our program (src/), driven by JSON lines.
+"""A JVM for each release of Kafka's Java clients that runs Headrace's test program (src/), driven by JSON lines.
 
 The jars and the compiled program are kept under ~/.cache/headrace/java, by release and by the program's text, so only
-the first run asks Maven.
+the first run needs Maven.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 
 
 def program(release: str) -> Path:
-    """The folder of the compiled program and its jars; made by Maven unless it is there."""
+    """The folder of the compiled program and its jars, created by Maven if it does not exist."""
     sources = [HERE / "pom.xml", *sorted(HERE.rglob("*.java"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     folder = CACHE / f"{release}-{digest}"
@@ -44,13 +44,13 @@ def program(release: str) -> Path:
     (making / "complete").touch()
     try:
         making.rename(folder)
-    except OSError:  # another run was faster
+    except OSError:  # another run finished first
         shutil.rmtree(making)
     return folder
 
 
 class JavaError(Exception):
-    """What a client threw: `name` is the simple name of its class."""
+    """An exception of a client: `name` is the simple name of its class."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
@@ -61,7 +61,7 @@ class JavaClients:
     """One JVM with the clients of one release. Calls are answered one after the other."""
 
     def __init__(self, release: str, bootstrap: str, folder: Path, *options: str) -> None:
-        """`options`: of the JVM."""
+        """`options`: those of the JVM."""
         self.release = release
         self.bootstrap = bootstrap
         self.classpath = f"{folder}/classes:{folder}/jars/*"
@@ -78,7 +78,7 @@ class JavaClients:
         )
 
     def call(self, command: str, **request: Any) -> Any:
-        """What the command returned. Raises JavaError with what it threw."""
+        """The command's result. Raises JavaError with the client's exception."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         line = json.dumps({"command": command, "bootstrap": self.bootstrap, **request})
@@ -92,7 +92,7 @@ class JavaClients:
         return found["ok"]
 
     def tool(self, main: str, *arguments: str) -> str:
-        """Runs one of Kafka's command line programs in a JVM of its own; returns all that it printed."""
+        """Run one of Kafka's command line programs in a separate JVM; returns everything that it printed."""
         run = subprocess.run(
             [
                 *("java", "-XX:TieredStopAtLevel=1", QUIET, "-cp", self.classpath, f"org.apache.kafka.tools.{main}"),

@@ -1,4 +1,4 @@
-"""Versions of Kafka's APIs: those that Kafka has, as far as there are schemas of them, and those that a node tells."""
+"""Versions of Kafka's APIs: those of Kafka, as far as there are schemas of them, and those that a node supports."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,7 +19,7 @@ KAFKA: Final[Mapping[ApiKey, Versions]] = {key: _versions(key) for key in ApiKey
 
 
 def told_versions(host: str, port: int) -> dict[int, tuple[int, int]]:
-    """By API key, what a node answers to ApiVersions."""
+    """By API key, a node's answer to ApiVersions."""
     with BrokerConnection(host, port) as connection:
         error, versions = decode_v0_response(connection.call(ApiKey.API_VERSIONS, 0, b""))
     assert error == 0

@@ -6,7 +6,7 @@ from headrace.tracing.spans import Span
 
 
 class KeptSpans:
-    """A Tracer that keeps what it is given."""
+    """A Tracer that keeps its spans."""
 
     is_on = True
 

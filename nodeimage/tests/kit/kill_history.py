@@ -1,8 +1,8 @@
-"""What producers did to a node that is killed all the time, and whether the log agrees with it.
+"""The history of producers to a node that is repeatedly killed, and whether the log agrees with it.
 
-Each `Writer` is a thread with a partition of its own choosing per batch. A *plain* one never repeats a batch: one
-without an answer may be there once or not at all. An *idempotent* one repeats a batch until it is answered, over
-restarts: it must be there exactly once, in order. `check` reads everything back.
+Each `Writer` is a thread that chooses a partition for each batch. A *plain* one never repeats a batch: a batch without
+an answer may be stored once or not at all. An *idempotent* one repeats a batch until it is answered, over restarts: the
+batch must be stored exactly once, in order. `check` reads everything back.
 """
 
 import itertools
@@ -35,7 +35,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Writer:
-    """A producer that goes on over every crash of the node until `stop`."""
+    """A producer that continues over every crash of the node until `stop`."""
 
     name: str
     address: tuple[str, int]
@@ -84,7 +84,7 @@ class Writer:
             except (ConnectionError, TimeoutError):
                 connection = None
                 if self.producer_id < 0:
-                    pending = None  # nobody knows what became of it, and it is not sent again
+                    pending = None  # its outcome is unknown, and it is not sent again
                 continue
             (result,), _ = produce.decode_response(answer, 0, VERSION)
             if result.error:
@@ -148,7 +148,7 @@ def read_all(address: tuple[str, int], topic: str, partition: int) -> list[tuple
 
 
 def check(writers: Iterable[Writer], read: Callable[[str, int], list[tuple[int, bytes]]]) -> dict[str, int]:
-    """Fails on a lost acknowledged record, one at another offset, a doubled one, a gap, or a changed order."""
+    """Fails on a lost acknowledged record, one at another offset, a duplicate, a gap, or a changed order."""
     writers = list(writers)
     partitions = {where for writer in writers for where in writer.partitions}
     stored = {where: read(*where) for where in partitions}

@@ -1,4 +1,4 @@
-"""A cluster store on Kubernetes over a toy API server, and who follows it."""
+"""A cluster store on Kubernetes over a toy API server, and its watchers."""
 
 import time
 import uuid
@@ -58,12 +58,12 @@ def until(what: str, holds: Callable[[], Any]) -> Any:
 
 
 def all_watch(api: ToyApi, stores: int = 1) -> None:
-    """What is shown may come from a list, with the watch still to begin."""
+    """Wait until all stores watch: the first contents may come from a list, before the watch begins."""
     until("all watch", lambda: api.watches == stores * len(objects.watched("c")))
 
 
 class Follower:
-    """What one who watches knows."""
+    """The knowledge of one watcher."""
 
     def __init__(self, store: KubernetesStore) -> None:
         self.store = store
@@ -97,7 +97,7 @@ class Follower:
         return gone
 
     def fell(self) -> bool:
-        """Whether the store is known to have been set back, once; all is looked at anew then."""
+        """Whether the store is known to have been set back, once; everything is then read again."""
         try:
             changes = self.store.watch("", since=self.revision, timeout_s=0.05)
         except StoreUnavailable:

@@ -1,4 +1,4 @@
-"""All disks of a cluster but one are lost, and that one was behind: an operator lets it go on from there."""
+"""All disks of a cluster except one are lost, and that one was behind: an operator continues from it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from kit.cluster_nodes import Cluster, until
 
 
 def in_sync(record: ContainerRecord) -> set[int]:
-    """The nodes whose replicas are."""
+    """The nodes whose replicas are in sync."""
     return {node for node, _ in record.in_sync}
 
 
 @contextlib.contextmanager
 def left_behind(cluster: Cluster, left: int) -> Iterator[None]:
-    """A node stands still and is in sync no more. What is written while inside never comes to it: else it would find
-    some of that in its sockets, of connections that its leaders have not given up yet.
+    """A node is suspended and no longer in sync. Records written within the context never reach it: otherwise it would
+    find some in its sockets, from connections that its leaders have not given up yet.
     """
     node = cluster.nodes[left].node_id
     with cluster.paused(left):
@@ -26,7 +26,7 @@ def left_behind(cluster: Cluster, left: int) -> Iterator[None]:
 
 
 def lose_others(cluster: Cluster, left: int) -> None:
-    """All nodes but one end at once, and what they have kept is gone."""
+    """All nodes except one end at once, and lose their data."""
     others = [number for number in cluster.nodes if number != left]
     cluster.kill(*others)
     for number in others:
@@ -34,13 +34,13 @@ def lose_others(cluster: Cluster, left: int) -> None:
 
 
 def go_on_from(cluster: Cluster, left: int) -> None:
-    """Recover what one node has, let the cluster forget the others, and start these anew."""
+    """Recover the contents of one node, have the cluster forget the others, and start these as new nodes."""
     own = cluster.nodes[left].node_id
     for each in cluster.containers():
         if own in each.replicas or each.kind == "catalog":
             recover(cluster, each.container_id, by=left)
     for node in cluster.nodes.values():
-        if node.number != left:  # else its replicas are waited for, ten minutes
+        if node.number != left:  # otherwise the cluster waits ten minutes for its replicas
             cluster.admin("node.remove", {"node": node.node_id, "force": True}, node=left)
     others = [number for number in cluster.nodes if number != left]
     cluster.start(*others)
@@ -48,12 +48,12 @@ def go_on_from(cluster: Cluster, left: int) -> None:
 
 
 def recover(cluster: Cluster, container: int, *, by: int) -> None:
-    """As `headrace recover-unclean` does it, asking a node."""
+    """Do as `headrace recover-unclean` does, at a node."""
 
     def shown() -> object:
         try:
             return cluster.admin("container.recover", {"container": container}, node=by)
-        except AssertionError:  # the others are not known to be gone yet
+        except AssertionError:  # it is not known yet that the others are gone
             return None
 
     epoch = until(f"container {container} can be recovered", shown)["epoch"]

@@ -1,8 +1,7 @@
-"""Several clusters of node processes, the ways between them, and what tests ask of them and of their links.
+"""Several clusters of node processes, the routes between them, and what tests read from them and from their links.
 
-Everything lies in the stream /default, so that stock clients use bare names. A link's connections from a node of one
-cluster to a node of another go through a way (cluster_ways.py), in which a node is known by a number of its own over
-all clusters.
+Everything is in the stream /default, so that stock clients use bare names. A link's connections from a node of one
+cluster to a node of another pass through a route (cluster_ways.py), for which nodes are numbered over all clusters.
 """
 
 import json
@@ -30,10 +29,10 @@ STREAM = "/default"
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 CALL_S = 30.0
 FETCH_VERSION = 10
-"""The last in which a node passes on what another one has."""
+"""The last version in which a node forwards reads to another node."""
 METADATA_VERSION = 12
 EPOCH_AT = slice(12, 16)
-"""Of a batch's leader epoch, which is each cluster's own. The checksum does not cover it."""
+"""The place of the leader epoch in a batch, which each cluster sets itself. The checksum does not cover it."""
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
 
@@ -42,7 +41,7 @@ class Refused(Exception):
 
 
 class Said(NamedTuple):
-    """What the command line said."""
+    """The output of the command line."""
 
     code: int
     output: str
@@ -59,7 +58,7 @@ class Linked:
         self._numbers: dict[tuple[str, int], int] = {}
 
     def start(self, *names: str, count: int = 1, options: tuple[str, ...] = ()) -> list[Cluster]:
-        """Clusters of `count` nodes each; all serve, and every container is whole."""
+        """Start clusters of `count` nodes each; all serve, and every container is whole."""
         made = []
         for name in names:
             cluster = Cluster(self._folder / name, count, options)
@@ -78,7 +77,7 @@ class Linked:
         return made
 
     def _route(self) -> None:
-        """A cluster's nodes share their ways to the others: those of its first node."""
+        """Route a cluster's nodes to the others: they share the routes of the first node."""
         for name, cluster in self.clusters.items():
             own = {node.port for node in cluster.nodes.values()}
             routes = self.ways.routes_of(self._numbers[name, 1])
@@ -86,7 +85,7 @@ class Linked:
             cluster._write_routes()
 
     def between(self, one: str, other: str) -> Iterable[tuple[int, int]]:
-        """The ways from a cluster to another and back."""
+        """The routes from a cluster to another and back."""
         there = [(self._numbers[one, 1], number) for (name, _), number in self._numbers.items() if name == other]
         back = [(self._numbers[other, 1], number) for (name, _), number in self._numbers.items() if name == one]
         return [*there, *back]
@@ -97,24 +96,24 @@ class Linked:
             change(far, near)
 
     def cut(self, one: str, other: str) -> None:
-        """Two clusters hear nothing of each other. Connections stay, and new ones seem to open."""
+        """The two clusters no longer hear each other. Connections stay, and new ones seem to open."""
         self._each_way(one, other, self.ways.cut)
 
     def slow(self, one: str, other: str, delay_s: float) -> None:
-        """Each way takes so much longer."""
+        """Delay each route by so many seconds."""
         self._each_way(one, other, lambda near, far: self.ways.slow(near, far, delay_s))
 
     def narrow(self, one: str, other: str, rate: int) -> None:
-        """At most so many bytes a second, each way and connection."""
+        """Limit each route and connection to so many bytes a second."""
         self._each_way(one, other, lambda near, far: self.ways.narrow(near, far, rate))
 
     def silence(self, one: str, other: str) -> None:
-        """Connections that are there are half open from now on."""
+        """Existing connections are half open from now on."""
         for near, far in self.between(one, other):
             self.ways.silence(near, far)
 
     def drop(self, one: str, other: str) -> None:
-        """Connections that are there are reset."""
+        """Reset existing connections."""
         for near, far in self.between(one, other):
             self.ways.drop(near, far)
 
@@ -129,7 +128,7 @@ class Linked:
 
 
 def call(cluster: Cluster, method: str, **params: Any) -> Any:
-    """The result of an admin call of any node that serves. Raises Refused."""
+    """The result of an admin call to any serving node. Raises Refused."""
     number = next(each.number for each in cluster.nodes.values() if each.is_up and not each.stopped)
     with BrokerConnection(HOST, cluster.nodes[number].port, "test", 180.0) as connection:
         try:
@@ -139,25 +138,25 @@ def call(cluster: Cluster, method: str, **params: Any) -> Any:
 
 
 def link(target: Cluster, source: Cluster, name: str = "l", **params: Any) -> dict[str, Any]:
-    """Make a link from `source` to `target`, of all topics unless told otherwise."""
+    """Create a link from `source` to `target`, of all topics by default."""
     fields: dict[str, Any] = {"name": name, "source": source.bootstrap.split(","), "source_stream": STREAM}
     made: dict[str, Any] = call(target, "link.create", **{**fields, "stream": STREAM, **params})
     return made
 
 
 def shown(cluster: Cluster, name: str = "l") -> dict[str, Any]:
-    """`headrace link show`."""
+    """The output of `headrace link show`."""
     found: dict[str, Any] = call(cluster, "link.show", name=name)
     return found
 
 
 def cluster_id(cluster: Cluster) -> str:
-    """As its nodes say it."""
+    """The cluster's id, according to its nodes."""
     return str(call(cluster, "link.hello", version=VERSIONS[1], stream=STREAM)["cluster_id"])
 
 
 def await_caught_up(cluster: Cluster, *names: str, timeout_s: float = 60.0) -> None:
-    """Until links say that they have caught up, with nothing missing."""
+    """Wait until links report that they have caught up, with nothing missing."""
     for name in names or ("l",):
 
         def caught_up(name: str = name) -> bool:
@@ -168,14 +167,14 @@ def await_caught_up(cluster: Cluster, *names: str, timeout_s: float = 60.0) -> N
 
 
 def headrace(cluster: Cluster, *words: str, timeout_s: float = 180.0) -> Said:
-    """The command line, as a user runs it against a cluster."""
+    """Run the command line, as a user does against a cluster."""
     command = [HEADRACE, *words, "--bootstrap", cluster.bootstrap]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
     return Said(done.returncode, done.stdout, done.stderr)
 
 
 def headrace_json(cluster: Cluster, *words: str) -> Any:
-    """What it says with `--output json`; fails when it fails."""
+    """The command line's output with `--output json`; fails if the command fails."""
     said = headrace(cluster, *words, "--output", "json")
     assert said.code == 0, said
     return json.loads(said.output)
@@ -185,12 +184,12 @@ def headrace_json(cluster: Cluster, *words: str) -> Any:
 
 
 def make(cluster: Cluster, *topics: str, partitions: int = 3, **configs: str) -> None:
-    """New topics."""
+    """Create topics."""
     make_topics(cluster, list(topics), partitions, configs)
 
 
 def fill(cluster: Cluster, topic: str, count: int = 50, *, partitions: int = 3, size: int = 100) -> None:
-    """Records with keys, headers and timestamps of their own; batches in all compressions, in each partition."""
+    """Write records with distinct keys, headers and timestamps; batches in all compressions, in each partition."""
     failed: list[object] = []
     for turn, compression in enumerate(COMPRESSIONS):
         producer = Producer({**at(cluster.bootstrap), "compression.type": compression, "linger.ms": 50})
@@ -212,7 +211,7 @@ def fill(cluster: Cluster, topic: str, count: int = 50, *, partitions: int = 3, 
 
 
 def ends(cluster: Cluster, topic: str) -> list[int]:
-    """Of each partition; [] where the topic is not there."""
+    """The end of each partition; [] if the topic does not exist."""
     listed = _listed(cluster, topic)
     if listed.error:
         return []
@@ -220,9 +219,9 @@ def ends(cluster: Cluster, topic: str) -> list[int]:
 
 
 def _end(cluster: Cluster, partition: TopicPartition) -> int:
-    """Asked for by another client where a node has just been killed.
+    """The end of a partition, requested by a new client after a node has just been killed.
 
-    A client of librdkafka that reads nothing keeps the leader that it was told first, and goes on asking a dead one.
+    A librdkafka client that reads nothing keeps the first leader that it was told, and keeps asking it after its death.
     """
     for _ in range(3):
         consumer = Consumer({**at(cluster.bootstrap), "group.id": "ends"})
@@ -236,7 +235,7 @@ def _end(cluster: Cluster, partition: TopicPartition) -> int:
 
 
 def await_same(target: Cluster, source: Cluster, *topics: str, timeout_s: float = 60.0) -> None:
-    """Until topics end at the target where they end at the source, and hold the same bytes; fails if they differ."""
+    """Wait until topics end at the target where they end at the source; fails if their bytes differ."""
     for topic in topics:
         wanted = ends(source, topic)
         assert wanted, topic
@@ -248,7 +247,7 @@ def await_same(target: Cluster, source: Cluster, *topics: str, timeout_s: float 
 
 
 def batches(cluster: Cluster, topic: str, partition: int, *, since: int = -1) -> list[bytes]:
-    """All batches of a partition as they are, but for their leader epochs: offsets, timestamps, compression and all."""
+    """All batches of a partition, except for their leader epochs: with offsets, timestamps and compression."""
     found: list[bytes] = []
     for raw, _ in _raw(cluster, topic, partition, since):
         batch = bytearray(raw)
@@ -304,7 +303,7 @@ def _listed(cluster: Cluster, topic: str) -> metadata.TopicMeta:
 
 
 def sent(cluster: Cluster) -> int:
-    """Bytes of records that its nodes have given to whoever fetched."""
+    """Bytes of records that the cluster's nodes have returned to fetches."""
     total = 0
     for node in cluster.nodes.values():
         with BrokerConnection(HOST, node.port, "test", CALL_S) as connection:
@@ -313,7 +312,7 @@ def sent(cluster: Cluster) -> int:
 
 
 def committed(cluster: Cluster, group: str, topic: str, partitions: int) -> list[int]:
-    """A group's committed offsets; -1001 where there is none."""
+    """A group's committed offsets; -1001 if there is none."""
     consumer = Consumer({**at(cluster.bootstrap), "group.id": group})
     try:
         found = consumer.committed([TopicPartition(topic, index) for index in range(partitions)], timeout=CALL_S)
@@ -323,7 +322,7 @@ def committed(cluster: Cluster, group: str, topic: str, partitions: int) -> list
 
 
 def commit(cluster: Cluster, group: str, topic: str, offsets: list[int]) -> None:
-    """A group's committed offsets are to be these."""
+    """Commit these offsets for a group."""
     consumer = Consumer({**at(cluster.bootstrap), "group.id": group, "enable.auto.commit": False})
     try:
         places = [TopicPartition(topic, index, offset) for index, offset in enumerate(offsets)]

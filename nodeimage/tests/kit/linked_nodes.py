@@ -15,7 +15,7 @@ from kit.one_node import OneNode
 
 @pytest.fixture(scope="session")
 def schemas() -> None:
-    """Loaded before anybody waits for an answer: the first use takes seconds on a machine that has much else to do."""
+    """Loads the schemas beforehand: the first use takes seconds on a busy machine."""
     for version in range(5):
         generic_codec.prepare(ApiKey.API_VERSIONS, version)
 
@@ -60,5 +60,5 @@ async def south(start_cluster: StartCluster) -> OneNode:
 
 @pytest.fixture
 def north(south: OneNode) -> FakeSource:
-    """A source that the test plays."""
+    """A simulated source."""
     return FakeSource("north")

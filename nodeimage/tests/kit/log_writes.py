@@ -1,8 +1,8 @@
-"""What a test does to the writes of a log, whichever threads do them: the native ones, or those of Python.
+"""Intervention in the writes of a log, whichever threads do them: the native ones, or those of Python.
 
-A native thread writes without Python's lock, so a test that replaces `os.pwritev` says nothing to it. `through_python`
-has the node's writer pools do their native writes by `os.pwritev`, as it is just then: queue, threads and what is made
-of the outcome stay those of the native writer.
+A native thread writes without Python's lock, so a test that replaces `os.pwritev` does not affect it. `through_python`
+makes the node's writer pools do their native writes by the current `os.pwritev`: queue, threads and the handling of the
+outcome stay those of the native writer.
 """
 
 import ctypes
@@ -41,19 +41,19 @@ def _write(fd: int, vectors: int, count: int, offset: int, flags: int) -> int:
 
 
 def address() -> int:
-    """For `writer_pool.WRITE_CALL`: native writes are done by `os.pwritev`."""
+    """The address for `writer_pool.WRITE_CALL` that makes native writes use `os.pwritev`."""
     found = ctypes.cast(_write, ctypes.c_void_p).value
     assert found is not None
     return found
 
 
 def through_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Native writes are done by `os.pwritev`, by pools that are made from now on."""
+    """Pools created from now on do their native writes by `os.pwritev`."""
     monkeypatch.setattr(writer_pool, "WRITE_CALL", address())
 
 
 class Threads(ThreadPoolExecutor):
-    """What a replica's files are used by, made on its loop: `pool` writes the logs."""
+    """The threads that use a replica's files, created on its loop: `pool` writes the logs."""
 
     def __init__(self, count: int = 3) -> None:
         super().__init__(count)
@@ -76,7 +76,9 @@ class LogWrites:
             monkeypatch.setattr(writer_pool, "writer", None)
 
     def by(self, call: Callable[..., int]) -> None:
-        """From now on, `call(write, path, buffers, offset, flags)` writes; `write()` does as it would be done."""
+        """From now on, `call(write, path, buffers, offset, flags)` performs the writes; `write()` does the original
+        one.
+        """
         pwritev = os.pwritev
 
         def write(fd: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
@@ -93,7 +95,7 @@ class LogWrites:
         self._monkeypatch.setattr(os, "pwritev", write)
 
     def after(self, call: Callable[[Path], None]) -> None:
-        """From now on, each write is preceded by `call`, which may block or raise, with the chunk's path."""
+        """From now on, each write is preceded by `call` with the chunk's path, which may block or raise."""
 
         def write(as_it_is: Callable[[], int], path: Path, _length: int, _flags: int) -> int:
             call(path)
@@ -104,5 +106,5 @@ class LogWrites:
 
 @pytest.fixture(params=[pytest.param("native", marks=NEEDS_NATIVE), "python"])
 def log_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LogWrites:
-    """Of the native threads, then of those of Python."""
+    """The writes of the native threads, then of those of Python."""
     return LogWrites(monkeypatch, native=request.param == "native")

@@ -1,9 +1,10 @@
-"""How long something took, by the loop's clock."""
+"""Durations by the loop's clock."""
 
 import asyncio
 
 
 def passed_ms(began: float) -> int:
-    """Milliseconds since `began` on the running loop's clock. uvloop's has whole ones; a difference of two such times,
-    in floating-point seconds, may fall short of what has passed."""
+    """Milliseconds since `began` on the running loop's clock. uvloop's clock has whole milliseconds; a difference of
+    two such times, in floating-point seconds, may fall short of the real duration.
+    """
     return round((asyncio.get_running_loop().time() - began) * 1000)

@@ -1,7 +1,7 @@
-"""Whether the machine's own disk stands still: where it is virtual a sync may take twenty seconds, for everybody on it.
+"""Whether the machine's own disk hangs: on a virtual disk a sync may take twenty seconds, for everybody who uses it.
 
-etcd, which syncs to the same disk, logs it then ("slow fdatasync"). No cluster acknowledges anything meanwhile, so what
-is measured against the clock is measured without such times. A node's disk that a test lets hang is not seen here.
+etcd, which syncs to the same disk, then logs "slow fdatasync". No cluster acknowledges anything meanwhile, so such
+times are left out of measurements against the clock. A node's disk that a test makes hang does not show here.
 """
 
 import itertools
@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from functools import cache
 
 SLOW_S = 2.0
-"""A sync that takes so long is none that a load alone makes slow."""
+"""Seconds from which a sync is too slow to be explained by load."""
 EACH_S = 0.25
 
 
 def overlap(spans: Sequence[tuple[float, float]], since: float, until: float) -> float:
-    """Seconds between `since` and `until` that lie in the spans, which lie apart."""
+    """Seconds between `since` and `until` that are in the spans, which do not overlap."""
     return sum(max(min(end, until) - max(begin, since), 0.0) for begin, end in spans)
 
 
 class MachineDisk(threading.Thread):
-    """Syncs a byte four times a second, for as long as the process runs."""
+    """Syncs a byte four times a second, as long as the process runs."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="machine's disk")
@@ -45,7 +45,7 @@ class MachineDisk(threading.Thread):
             time.sleep(EACH_S)
 
     def stood_still(self, since: float, until: float) -> float:
-        """For how many seconds of that time it did."""
+        """The seconds of that time in which the disk hung."""
         began, now = self._began, time.monotonic()
         spans = [*self._slow, *([(began, now)] if now - began >= SLOW_S else [])]
         return overlap(spans, since, until)
@@ -53,7 +53,7 @@ class MachineDisk(threading.Thread):
 
 @cache
 def machine_disk() -> MachineDisk:
-    """The one of this process; it is watched from the first call on."""
+    """This process's disk watcher, which starts at the first call."""
     disk = MachineDisk()
     disk.start()
     return disk

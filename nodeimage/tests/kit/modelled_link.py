@@ -1,4 +1,4 @@
-"""A link's state machine, driven by hand against a source that is a model."""
+"""A link's state machine, driven by hand against a model of the source."""
 
 import dataclasses
 import random
@@ -26,7 +26,7 @@ from headrace.links.pull.pull_choice import Share
 from headrace.links.source.source import Changes, FeedPlace, SourceTopic, TopicPartition
 
 RECORD = 100
-"""Bytes of a record, each a batch."""
+"""Bytes of a record; each record is a batch."""
 
 LIMITS = Limits(
     budget_bytes=2000, fetch_bytes=800, partition_bytes=300, fetch_partitions=3, page=2, idle_kept=3, gone_pause_s=5.0
@@ -46,7 +46,7 @@ class SourcePartition:
 
 
 class ModelSource:
-    """What the source has, and its nodes' feeds."""
+    """The state of the source, and its nodes' feeds."""
 
     def __init__(self, topics: int, partitions: int, nodes: int) -> None:
         self.nodes = [NodeId(number) for number in range(nodes)]
@@ -91,7 +91,7 @@ class ModelSource:
         self.feeds[node] = {}
 
     def changes(self, node: NodeId, since: FeedPlace | None) -> Changes | None:
-        """None: the poll goes on waiting."""
+        """The changes since then. None: the poll continues to wait."""
         place = FeedPlace(str(self.runs[node]), self.serials[node])
         if since is None or since.run != place.run:
             return Changes(place, True, [], [], [])
@@ -114,7 +114,7 @@ class ModelSource:
 
 
 class Driver:
-    """Carries out effects against the models, when told to."""
+    """Carries out effects against the models, on command."""
 
     def __init__(self, source: ModelSource, *, limits: Limits = LIMITS, throttle: int = 0) -> None:
         self.now = 0.0
@@ -126,14 +126,14 @@ class Driver:
         self.chosen = True
         self.lacking: set[TopicPartition] = set()
         self.homes = dict.fromkeys(source.partitions, 0)
-        """Of our side, as the catalog has them now."""
+        """The homes on the target's side, as the catalog currently has them."""
         self.looked_up: dict[TopicPartition, int] = {}
-        """The home under which a partition stood when it was last looked up."""
+        """The home of a partition when it was last looked up."""
         self.met_for: dict[TopicPartition, int | None] = {}
         """The home for which its source was last found to fit."""
         self.under_way: list[Effect] = []
         self.to_append: dict[TopicPartition, tuple[int, int, int, int]] = {}
-        """Partition -> (next offset that it was fetched for, records, bytes, home under which they are appended)."""
+        """Partition -> (next offset for which it was fetched, records, bytes, home under which they are appended)."""
         self.uncommitted: list[tuple[TopicPartition, int, int]] = []
         self.interruptions = 0
         self.fetched_bytes = 0
@@ -259,7 +259,7 @@ class Driver:
         self.begin()
 
     def step(self) -> bool:
-        """Carry out whatever can be; False: nothing can be, but to wait."""
+        """Carry out every possible effect; False: only waiting is left."""
         if self.to_append:
             self.append(next(iter(self.to_append)))
         elif self.uncommitted:
@@ -272,7 +272,7 @@ class Driver:
         return True
 
     def run_until_idle(self) -> None:
-        """Carry everything out, and let time pass, until nothing is left to be done."""
+        """Carry everything out, and let time pass, until nothing is left to do."""
         for _ in range(20_000):
             if self.step():
                 continue
@@ -299,7 +299,8 @@ def running(topics: int = 1, partitions: int = 1, nodes: int = 1, **options: obj
 
 
 def fetched_as_a_new_node_leads() -> tuple[Driver, Fetch, TopicPartition]:
-    """A driver with a fetch of two partitions under way; the second of them is led by a node that we do not know."""
+    """A driver with a pending fetch of two partitions; the second of them is led by a node that the link does not know.
+    """
     driver = running(partitions=2, limits=dataclasses.replace(LIMITS, fetch_bytes=300))
     first, at = driver.source.partitions
     driver.source.produce(first, 3)

@@ -1,7 +1,8 @@
-"""Clients that change from one cluster to another when a home moves, and what may be said of the whole afterwards.
+"""Clients that change from one cluster to another when a home moves, and what must hold of the whole afterwards.
 
-What they did goes into one history (cluster_history.py). Records that a cluster alone had when it gave way are in
-`<topic>.diverged` there: they count as kept, if each is there once under its old place, and not as part of the topic.
+Their actions go into one history (cluster_history.py). Records that only one cluster had when it gave way are in
+`<topic>.diverged` there: they count as kept, if each is there once under its former position, and not as part of the
+topic.
 """
 
 import time
@@ -32,7 +33,7 @@ class Clients:
         self.members: list[Member] = []
 
     def write_at(self, cluster: Cluster, count: int = 2) -> list[Writer]:
-        """Start writers; until each partition has acknowledged one of their records."""
+        """Start writers, and wait until each partition has acknowledged one of their records."""
         began = time.monotonic()
         started = []
         for _ in range(count):
@@ -46,7 +47,7 @@ class Clients:
         return started
 
     def await_writes(self, writers: list[Writer], since: float, timeout_s: float = 60.0) -> None:
-        """Until these writers' records that were sent since are acknowledged everywhere."""
+        """Wait until records of these writers sent after `since` are acknowledged in every partition."""
 
         def silent() -> set[Where]:
             written = {
@@ -61,7 +62,7 @@ class Clients:
         assert not self.history.errors, self.history.errors[:5]
 
     def stop(self, writers: Iterable[Writer]) -> None:
-        """End writers, with all that they sent answered."""
+        """End writers, with all of their records answered."""
         _end(writers)
         assert not self.history.errors, self.history.errors[:5]
 
@@ -70,7 +71,7 @@ class Clients:
         _abandon(writers)
 
     def read_at(self, cluster: Cluster) -> Member:
-        """Start a member of the one group; until it is given a record."""
+        """Start a member of the one group, and wait until it receives a record."""
         before = len(self.history.reads)
         member = Member(f"m{len(self.members)}", self.history, cluster.bootstrap, GROUP, [self.topic])
         cluster.on_close.append(member.stopping.set)
@@ -86,7 +87,7 @@ class Clients:
         assert not self.history.errors, self.history.errors[:5]
 
     def forget_commits_above(self, committed_offsets: list[int]) -> int:
-        """Commits that had not been replicated when their cluster was lost; how many."""
+        """Forget commits that had not been replicated when their cluster was lost; returns how many."""
         gone = 0
         for each in self.history.commits:
             if each.outcome is Outcome.OK and each.offset > committed_offsets[each.where.partition]:
@@ -95,9 +96,10 @@ class Clients:
         return gone
 
     def check(self, cluster: Cluster, *gave_way: Cluster) -> int:
-        """Nothing that was acknowledged is lost, in the log or set aside in clusters that gave way; nothing is doubled.
+        """No acknowledged record is lost: each is in the log, or set aside in clusters that gave way; none is
+        duplicated.
 
-        How many acknowledged records are set aside.
+        Returns how many acknowledged records are set aside.
         """
         final = {where: log_of(cluster, where) for where in self.places}
         aside: dict[Place, bytes] = {}
@@ -121,12 +123,13 @@ class Clients:
 
 
 def log_of(cluster: Cluster, where: Where) -> Log:
-    """All of a partition."""
+    """All records of a partition."""
     return [(each.offset, each.value or b"") for each in records(cluster, where.topic, where.partition)]
 
 
 def quarantined(cluster: Cluster, topic: str) -> dict[Place, bytes]:
-    """What a cluster has set aside of a topic, by its old partition and offset; fails if anything is there twice."""
+    """The records that a cluster has set aside of a topic, by former partition and offset; fails if any occurs twice.
+    """
     found: dict[Place, bytes] = {}
     for partition in range(len(ends(cluster, f"{topic}.diverged"))):
         for each in records(cluster, f"{topic}.diverged", partition):
@@ -139,12 +142,12 @@ def quarantined(cluster: Cluster, topic: str) -> dict[Place, bytes]:
 
 
 def acknowledged(writers: Iterable[Writer]) -> set[bytes]:
-    """The values of records that were acknowledged to these."""
+    """The values of records acknowledged to these writers."""
     return {write.value for writer in writers for write in list(writer.writes) if write.outcome is Outcome.OK}
 
 
 def forgive_moves(writers: Iterable[Writer]) -> None:
-    """The home is about to move: that the topic is a copy now is no fault, and stored nothing."""
+    """The home is about to move: a refusal because the topic is now a copy is not a fault, and stored nothing."""
     for writer in writers:
         writer.forgives = lambda error: error.code() == REFUSED_AS_COPY
 

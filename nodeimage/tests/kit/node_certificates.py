@@ -1,4 +1,4 @@
-"""A cluster's own authority, and the folders (`--peer-tls`) of nodes with certificates of it, good and bad ones."""
+"""A cluster's own authority, and folders (`--peer-tls`) of nodes with its certificates, good and bad ones."""
 
 import datetime as dt
 import os
@@ -16,7 +16,7 @@ DAY = dt.timedelta(days=1)
 
 
 class Authority:
-    """Signs nodes."""
+    """An authority that signs nodes."""
 
     def __init__(self, name: str = "cluster") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -36,8 +36,9 @@ class Authority:
         usage: Sequence[x509.ObjectIdentifier] = BOTH,
         trusted: Sequence["Authority"] = (),
     ) -> Path:
-        """Put a certificate into a folder, and its key; `left`: how long it is valid from now on; `trusted`: beside
-        this authority."""
+        """Put a certificate and its key into a folder; `left`: its validity from now on; `trusted`: authorities in
+        addition to this one.
+        """
         folder.mkdir(exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
         made = (
@@ -52,7 +53,7 @@ class Authority:
 
 
 def trust(folder: Path, *authorities: Authority) -> None:
-    """Have a node trust these, and no others."""
+    """Have a node trust only these authorities."""
     put(folder / "ca.crt", b"".join(each.certificate.public_bytes(Encoding.PEM) for each in authorities))
 
 

@@ -1,4 +1,4 @@
-"""A cluster of one node in the test's loop, asked as its clients and its links would."""
+"""A cluster of one node in the test's loop, called as its clients and its links would."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ from headrace.wire.produce import PartitionRecords
 
 
 async def until(holds: Callable[[], bool] | Callable[[], Awaitable[bool]], timeout_s: float = 100) -> None:
-    """Return when it holds."""
+    """Return when the condition holds."""
     async with asyncio.timeout(timeout_s):
         while True:
             answer = holds()
@@ -53,7 +53,7 @@ class Committed:
 
 
 class OneNode:
-    """A node, and what tests ask of it."""
+    """A node, and what tests request from it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -68,7 +68,7 @@ class OneNode:
         return f"127.0.0.1:{self.parts.node.port}"
 
     def home_applier(self) -> HomeApplier:
-        """One beside the node's own, to be run by the test."""
+        """A home applier in addition to the node's own, to be run by the test."""
         return HomeApplier(
             catalog=self.parts.catalog,
             topics=self.parts.topics,
@@ -80,7 +80,7 @@ class OneNode:
         )
 
     def topic_syncer(self, link: LinkRow, source: Source, tracer: Tracer = NO_TRACER) -> TopicSyncer:
-        """One beside the node's own, to be run by the test."""
+        """A topic syncer in addition to the node's own, to be run by the test."""
         return TopicSyncer(
             link,
             source,
@@ -94,7 +94,7 @@ class OneNode:
         )
 
     async def append_once(self, topic_id: bytes, partition: int, batch: bytearray) -> int:
-        """See OnceAppender."""
+        """See `OnceAppender`."""
         return await self.node.links._once.append(topic_id, partition, batch)
 
     async def admin(self, method: str, **params: Any) -> Any:
@@ -131,7 +131,8 @@ class OneNode:
                 await asyncio.sleep(0.01)
 
     async def append(self, name: str, *values: bytes, partition: int = 0, stream: str = "/s") -> int:
-        """Append records as one batch, whoever is home; the high watermark once they are committed."""
+        """Append records as one batch, whichever cluster is home; returns the high watermark once they are committed.
+        """
         await self.topic(name, stream, create=True)
         leader = await self.partition(name, partition, stream)
         batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values])
@@ -143,7 +144,7 @@ class OneNode:
         return leader.high_watermark
 
     async def produce(self, name: str, *values: bytes, partition: int = 0, stream: str = "/s") -> None:
-        """As a client would, until it is taken or refused for good. Raises KafkaError."""
+        """Produce as a client would, until the batch is accepted or finally refused. Raises KafkaError."""
         await self.topic(name, stream, create=True)
         client = Client(parse_addresses([self.bootstrap]), security=Security())
         batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values])
@@ -166,7 +167,7 @@ class OneNode:
         return found
 
     async def read(self, name: str, partition: int = 0, stream: str = "/s") -> tuple[list[Record], int]:
-        """All committed records, and the offset that a consumer comes to by them, and by empty batches."""
+        """All committed records, and the offset that a consumer reaches with them and with empty batches."""
         leader = await self.partition(name, partition, stream)
         found: list[Record] = []
         at = leader.log_start

@@ -1,7 +1,7 @@
-"""Programs of other stock clients: a producer with acks=all and two members of a group, with defaults for the rest.
+"""Programs of other stock clients: a producer with acks=all and two members of a group, otherwise with defaults.
 
-Each writes down what it sees in a `History` (cluster_history.py). What a client raises, or tells a program in place of
-an acknowledgement, is an error there.
+Each records what it sees in a `History` (cluster_history.py). An exception of a client, or an error that it reports in
+place of an acknowledgement, is an error there.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ MEMBERS = ("m0", "m1")
 GROUP = "others"
 END_S = 60.0
 POLL_MS = 5_000
-"""Of kafka-python: longer than a rebalance. A member of 3.0 whose poll ends within one may never take up what it is
-given: it asks its coordinator nothing more, and each poll returns at once."""
+"""Milliseconds of a poll of kafka-python: longer than a rebalance. A member of 3.0 whose poll ends within a rebalance
+may never get its assignment: it asks its coordinator nothing more, and each poll returns at once."""
 
 
 class Program:
-    """A producer and the members of a group, at work from `start` on."""
+    """A producer and the members of a group, running from `start` on."""
 
     idempotent: ClassVar[bool] = True
-    """Whether the client's producers are so by default."""
+    """Whether the client's producers are idempotent by default."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, history: History) -> None:
         self.bootstrap = bootstrap
@@ -42,10 +42,10 @@ class Program:
         raise NotImplementedError
 
     def look(self) -> None:
-        """Bring the history up to date, where that does not happen by itself."""
+        """Bring the history up to date, if that does not happen automatically."""
 
     def stop_writing(self) -> None:
-        """End the producer, once all that it was given is answered."""
+        """End the producer, once all of its records are answered."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -53,18 +53,18 @@ class Program:
         raise NotImplementedError
 
     def new_write(self, number: int) -> Write:
-        """The producer's next record, told from all others."""
+        """The producer's next record, which is unique."""
         where = Where(self.topic, number % self.partitions)
         write = Write("w", where, f"w/{number}".encode(), time.monotonic())
         self.history.writes.append(write)
         return write
 
     def failed(self, who: str, error: object) -> None:
-        """What reached the program."""
+        """An error reached the program."""
         self.history.errors.append(f"{who} at {time.monotonic():.3f}: {error!r}")
 
     def given(self, member: str, partition: int, offset: int, value: bytes) -> None:
-        """A member was given a record."""
+        """A member received a record."""
         self.history.reads.append(Read(member, Where(self.topic, partition), offset, value, time.monotonic()))
 
 
@@ -118,7 +118,7 @@ class KafkaPython(Program):
 
 
 class AioKafka(Program):
-    """aiokafka: tasks on a loop in a thread of its own."""
+    """aiokafka: tasks on a loop in a separate thread."""
 
     idempotent = False
 
@@ -198,7 +198,7 @@ class Java(Program):
 
     def stop_writing(self) -> None:
         self._answered(self._java.call("feed_stop", name="w"))
-        self.history.writes.sort(key=lambda write: write.called)  # as it sent them, not as they were answered
+        self.history.writes.sort(key=lambda write: write.called)  # in the order sent, not that of the answers
         self._writes = False
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ class Java(Program):
 
 
 class Java3(Java):
-    """The last release of the third line."""
+    """The last release of Kafka 3."""
 
     release = "3.9.1"
 

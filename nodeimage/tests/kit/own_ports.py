@@ -1,6 +1,6 @@
-"""Ports of loopback that are kept for a test's life, and bound later.
+"""Ports of loopback that are reserved for a test's life, and bound later.
 
-They lie below those that nodes choose by themselves (FREE_PORTS) and those that the kernel gives to connections.
+They are below those that nodes choose by themselves (FREE_PORTS) and those that the kernel assigns to connections.
 """
 
 import os
@@ -16,7 +16,7 @@ _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 
 def own_port() -> int:
-    """A free port that nobody else who asks here gets, in whichever process of these tests."""
+    """A free port that no other caller gets, in any process of these tests."""
     while (
         (port := random.choice(PORTS)) in _chosen
         or port % _workers != _worker % _workers

@@ -1,4 +1,5 @@
-"""Two nodes in one loop, each of which leads a container; they talk over loopback, and share one SQLite store."""
+"""Two nodes in one loop, each of which leads a container; they communicate over loopback, and share one SQLite store.
+"""
 
 import asyncio
 import contextlib
@@ -59,7 +60,7 @@ class Pair:
             await until(lambda broker=broker: any(each for each in broker.maintenance.open_containers()))  # type: ignore[misc]
         for broker in (self.first, self.second):
             await until(lambda broker=broker: len({each.leader for each in broker.cluster.open_data()}) == 2)  # type: ignore[misc]
-        for node in self.nodes:  # from here on tests alone move leaders
+        for node in self.nodes:  # from here on only tests move leaders
             await node.controller.close()
         return self
 
@@ -72,7 +73,7 @@ class Pair:
                 await asyncio.sleep(0.005)
 
     async def partition(self, broker: NodeParts, name: str) -> Partition:
-        """The partition where it leads, once that node knows."""
+        """The partition at its leader, once that node knows it."""
         topic = await self.topic(broker, name)
         async with asyncio.timeout(100):
             while True:
@@ -84,7 +85,7 @@ class Pair:
                 await asyncio.sleep(0.005)
 
     async def create(self, name: str) -> Partition:
-        """A topic whose partition the first node leads, with two records."""
+        """Create a topic whose partition the first node leads, with two records."""
         await self.first.topics.resolve([name], create=True)
         topic = await self.topic(self.first, name)
         opened = (await self.first.catalog.query(lambda reader: reader.chains.chain(topic.row.number)))[-1]
@@ -97,7 +98,7 @@ class Pair:
         return partition
 
     async def hand_over(self, container: ContainerId, to: NodeParts) -> None:
-        """As the controller does it: another in-sync replica leads, in the next epoch."""
+        """Do as the controller does: another in-sync replica leads, in the next epoch."""
         node = self.nodes[0]
         await node.store(
             lambda store: container_records.change_container(
@@ -109,13 +110,14 @@ class Pair:
 
     @contextlib.asynccontextmanager
     async def follows_nothing(self, container: ContainerId) -> AsyncIterator[tuple[NodeParts, LocalReplica]]:
-        """The follower of a container gets nothing more, and is let go. Yields its node, and its replica."""
+        """The follower of a container gets nothing more, and leaves the in-sync set. Yields its node, and its replica.
+        """
         leader, other = sorted(self.nodes, key=lambda node: container not in node.parts.containers)
         await until(lambda: _in_sync(leader.parts, container) == 2)
         replicas = other.parts.cluster.replicas
         replica = replicas.replica(container)
         assert replica is not None
-        await until(lambda: replica.follower is not None)  # else it would follow after it was stopped
+        await until(lambda: replica.follower is not None)  # otherwise it would follow after it was stopped
         follow = replicas._follow
 
         async def follow_others(record: ContainerRecord, replica: LocalReplica) -> None:
@@ -134,8 +136,9 @@ class Pair:
 
     @contextlib.asynccontextmanager
     async def lagging(self, container: ContainerId) -> AsyncIterator[NodeParts]:
-        """The follower of a container gets nothing more, and is let go; afterwards it leads, as an operator chose
-        (invariant 15): what the other wrote meanwhile is lost. Yields the follower's node."""
+        """The follower of a container gets nothing more, and leaves the in-sync set; afterwards it leads, by an
+        operator's choice (invariant 15): records that the other wrote meanwhile are lost. Yields the follower's node.
+        """
         leader = next(node for node in self.nodes if container in node.parts.containers)
         async with self.follows_nothing(container) as (other, replica):
             yield other
@@ -158,7 +161,7 @@ class Pair:
                 node.view.refresh()
             await until(lambda: container in other.containers and other.containers[container].serves)
             await until(lambda: container not in leader.parts.containers)
-        # its tables have what the log lost, until they are replaced
+        # Its tables have commands that the log lost, until they are replaced.
         if container == leader.parts.maintenance.catalog_id:
             await until(lambda: _in_sync(leader.parts, container) == 2)
             await leader.parts.catalog.wait_applied(other.catalog.applied)
@@ -219,9 +222,9 @@ Start = Callable[[int], Awaitable[Pair]]
 
 @pytest.fixture
 async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
-    """Starts two nodes; replicas on both, or each container on one of them."""
+    """Starts two nodes, with replicas on both, or each container on one of them."""
     running: list[Node] = []
-    monkeypatch.setattr("headrace.node.containers.HAND_OVER_S", 0.0)  # nobody is left to take over
+    monkeypatch.setattr("headrace.node.containers.HAND_OVER_S", 0.0)  # no other node is left to lead
 
     async def started(replicas: int) -> Pair:
         SqliteStore(tmp_path / "cluster.sqlite").close()

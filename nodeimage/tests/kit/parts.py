@@ -56,7 +56,7 @@ def broker(node: Node) -> NodeParts:
 
 
 def handler(broker: NodeParts, key: ApiKey) -> Handler:
-    """What answers an API that has no codec of its own."""
+    """The handler of an API that has no hand-written codec."""
     api = broker.dispatcher.apis[key]
     assert isinstance(api, Api)
     return api.handler
@@ -64,7 +64,7 @@ def handler(broker: NodeParts, key: ApiKey) -> Handler:
 
 @pytest.fixture
 def ask(broker: NodeParts) -> Ask:
-    """Asks the broker as a client would: through the request's bytes, its handler, and the response's bytes."""
+    """Call the broker as a client would: through the request's bytes, its handler, and the response's bytes."""
 
     async def asked(key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
@@ -75,7 +75,7 @@ def ask(broker: NodeParts) -> Ask:
 
 
 class Committed:
-    """A future as somebody who waits for a commit."""
+    """A future like that of a caller who waits for a commit."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -89,7 +89,7 @@ class Committed:
 
 @pytest.fixture
 def append(broker: NodeParts) -> Callable[..., Awaitable[int]]:
-    """Appends records to a partition as a producer's batch, and returns its high watermark once they are committed."""
+    """Append records to a partition as a producer's batch, and return its high watermark once they are committed."""
 
     async def appended(name: str, *values: bytes, partition: int = 0) -> int:
         (topic,) = await broker.topics.resolve([name])

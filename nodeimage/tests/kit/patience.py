@@ -1,10 +1,10 @@
-"""How much longer than usual tests wait for what is to happen, where the machine has much else to do.
+"""How much longer than usual tests wait for events on a busy machine.
 
-What is checked of records stays as it is.
+The checks of records are not affected.
 """
 
 import os
 from typing import Final
 
 PATIENCE: Final = float(os.environ.get("HEADRACE_PATIENCE", "1"))
-"""Times as long."""
+"""The factor by which time limits are multiplied."""

@@ -29,7 +29,7 @@ def bound() -> socket.socket:
 
 
 class Nodes:
-    """Makes servers and clients, and closes them at the end."""
+    """Creates servers and clients, and closes them at the end."""
 
     def __init__(self) -> None:
         self._servers: list[PeerServer] = []
@@ -63,12 +63,12 @@ class Nodes:
                 await server.close(grace_s=0)
 
     def identity(self, node: int = 2) -> Identity:
-        """Of a node that speaks by hand."""
+        """The identity of a node that the test drives by hand."""
         return Identity(CLUSTER, SECRET, NodeId(node), uuid.uuid4())
 
 
 class Gate:
-    """A handler that waits to be let go on."""
+    """A handler that waits until it is released."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
@@ -98,7 +98,7 @@ class Gate:
 
 
 class ByHand:
-    """A connection whose bytes are ours."""
+    """A connection whose bytes the test controls."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -107,7 +107,7 @@ class ByHand:
 
     @classmethod
     async def connect(cls, server: PeerServer, context: ssl.SSLContext | None = None) -> "ByHand":
-        """`context`: speak TLS by it."""
+        """`context`: use TLS with it."""
         return cls(
             *await asyncio.open_connection(
                 *server.address, ssl=context, server_hostname=None if context is None else ""
@@ -121,7 +121,7 @@ class ByHand:
 
     @property
     def channel(self) -> bytes:
-        """What binds a proof to this connection's TLS."""
+        """The value that binds a proof to this connection's TLS."""
         return channel_binding(self._writer.get_extra_info("ssl_object"))
 
     def send(self, data: bytes) -> None:
@@ -146,7 +146,7 @@ class ByHand:
             return decode_message(frame[0])
 
     async def greet(self, identity: Identity) -> None:
-        """Past the handshake."""
+        """Complete the handshake."""
         handshake = ClientHandshake(identity)
         self.say(handshake.first())
         while handshake.met is None:

@@ -1,4 +1,4 @@
-"""The one node of a Kafka cluster with the topics `t` and `other`, of one partition each, as a test plays it."""
+"""A simulated node of a one-node Kafka cluster with the topics `t` and `other`, of one partition each."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ AT = TopicPartition(ID, 0)
 
 
 def played_topic(name: str, topic_id: bytes) -> TopicMeta:
-    """As Metadata tells of a topic of one partition."""
+    """A topic of one partition as Metadata describes it."""
     return TopicMeta(0, name, topic_id, False, [PartitionMeta(0, 0, 1, 0, [1], [1], [])])
 
 
@@ -28,18 +28,18 @@ class PlayedKafka:
     def __init__(self) -> None:
         self.end = 100
         self.last = 100
-        """The end of the last record: from there to `end` compaction left nothing."""
+        """The end of the last record: compaction left nothing from there to `end`."""
         self.local_start = 0
         self.remote_ms = 1 << 30
-        """How long what is before `local_start` takes to come."""
+        """Milliseconds that records before `local_start` take to arrive."""
         self.codes: dict[bytes, Code] = {}
-        """By topic, what its fetches are answered with."""
+        """By topic, the error code of its fetches."""
         self.described: dict[str, Code] = {}
-        """By topic, what DescribeConfigs answers."""
+        """By topic, the error code of DescribeConfigs."""
         self.committed: dict[str, int] = {}
         """By group, its committed offset on `t`."""
         self.busy = False
-        """Something is written to every partition before each Fetch."""
+        """Whether something is written to every partition before each Fetch."""
         self.asked: Counter[ApiKey] = Counter()
 
     async def answer(self, header: RequestHeader, body: memoryview) -> bytes:

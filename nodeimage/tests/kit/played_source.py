@@ -1,6 +1,6 @@
-"""A source inside the test: partitions with batches, the feeds of its nodes, and whatever goes wrong on demand.
+"""A source inside the test: partitions with batches, the feeds of its nodes, and faults on demand.
 
-Polls wait until something changes, or for ever; no time passes. `away` and `refuses` make every call fail.
+Polls wait until something changes, or for ever; no time passes. With `away` or `refuses` every call fails.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ HOME = "source-cluster"
 
 
 class PlayedPartition:
-    """Batches of a partition, by base offset, and who leads it."""
+    """Batches of a partition, by base offset, and its leader."""
 
     def __init__(self, leader: NodeId) -> None:
         self.leader = leader
@@ -62,7 +62,7 @@ class PlayedSource:
         self.partitions: dict[TopicPartition, PlayedPartition] = {}
         self.calls: list[str] = []
         self.fetched: dict[TopicPartition, int] = {}
-        """How many records of a partition were given out."""
+        """By partition, the number of records returned."""
         self.largest_fetch = 0
         self.closed = False
         self._runs = dict.fromkeys(self.nodes, 1)
@@ -82,7 +82,7 @@ class PlayedSource:
     def produce(
         self, at: TopicPartition, *values: bytes, gap: int = 0, compression: int = 0, pid: int = -1, bits: int = 0
     ) -> bytes:
-        """One batch of these records; its bytes as the source has them."""
+        """Add one batch of these records; returns its bytes as the source has them."""
         partition = self.partitions[at]
         partition.end += gap
         base = partition.end
@@ -123,13 +123,13 @@ class PlayedSource:
         self.wake()
 
     def drop(self, at: TopicPartition, before: int) -> None:
-        """Records below `before` are gone."""
+        """Delete the records below `before`."""
         partition = self.partitions[at]
         partition.log_start = before
         partition.batches = [each for each in partition.batches if each[0] >= before]
 
     def goes(self, error: HeadraceError | None) -> None:
-        """Every call fails from now on, polls under way too; or no call any more."""
+        """From now on every call fails, including pending polls; or none does any more."""
         self.error = error
         self.wake()
 

@@ -1,4 +1,4 @@
-"""What of a played source's records was pulled, and how a link stands."""
+"""The records pulled from a simulated source, and the state of a link."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ def shown(puller: Puller) -> str:
 
 
 def epochless(batches: bytes) -> bytes:
-    """One batch without its leader epoch, which is each cluster's own."""
+    """One batch without its leader epoch, which each cluster sets itself."""
     return batches[:12] + batches[16:]
 
 

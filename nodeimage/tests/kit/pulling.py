@@ -1,4 +1,4 @@
-"""A whole node inside the test's own loop as the target of links, and what the tests ask of it."""
+"""A whole node inside the test's own loop as the target of links, and what the tests request from it."""
 
 import asyncio
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def options(folder: Path, **settings: Any) -> Options:
 
 
 class Pulling:
-    """Makes pullers, and closes them at the end."""
+    """Creates pullers, and closes them at the end."""
 
     def __init__(self, broker: NodeParts) -> None:
         self.made: list[Puller] = []
@@ -77,7 +77,7 @@ class Pulling:
 
 
 def pullers(broker: NodeParts, *, open_source: Callable[[LinkRow], Source]) -> Pullers:
-    """All links of a node, beside its own ones."""
+    """All links of a node, in addition to its own."""
     return Pullers(
         catalog=broker.catalog,
         topics=broker.topics,
@@ -94,7 +94,7 @@ def pullers(broker: NodeParts, *, open_source: Callable[[LinkRow], Source]) -> P
 
 
 async def copy(broker: NodeParts, name: str, partitions: list[TopicPartition], *, home: str = HOME) -> None:
-    """The copy of a source's topic, as the topic syncer makes it."""
+    """The copy of a source's topic, as the topic syncer creates it."""
     places = broker.placement.place(len(partitions))
     item = NewTopic(
         STREAM,
@@ -112,13 +112,13 @@ async def copy(broker: NodeParts, name: str, partitions: list[TopicPartition], *
 
 
 class Copies:
-    """What the target holds."""
+    """The contents of the target."""
 
     def __init__(self, broker: NodeParts) -> None:
         self.parts = broker
 
     async def bytes(self, at: TopicPartition) -> bytes:
-        """All batches of a partition that are committed."""
+        """All committed batches of a partition."""
         (topic,) = await self.parts.topics.resolve_ids([at.topic_id])
         assert isinstance(topic, Topic), topic
         partition = await self.parts.partitions.leader(topic, at.partition)
@@ -132,7 +132,7 @@ class Copies:
         return list(iter_records(await self.bytes(at)))
 
     def end(self, at: TopicPartition) -> int:
-        """What is committed of a partition that is in memory; -1 where it is not."""
+        """The committed end of a partition that is in memory; -1 if it is not."""
         topic = self.parts.topics.cached_id(at.topic_id)
         partition = None if topic is None else topic.partitions.get(at.partition)
         return -1 if partition is None else partition.high_watermark

@@ -1,4 +1,4 @@
-"""Files of readings, and what is found out of their columns."""
+"""Files of readings, and what is detected about their columns."""
 
 from pathlib import Path
 

@@ -12,13 +12,13 @@ from kit.certificates import Certificates
 
 USER, PASSWORD = "alice", "s3cret, with=signs"
 NOT_YET = (ck.KafkaError.NOT_COORDINATOR, ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-"""Commits are told so while Kafka makes its topic of offsets."""
+"""Errors of commits while Kafka creates its topic of offsets."""
 PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAAS = "org.apache.kafka.common.security"
 
 
 class RealKafka:
-    """One node. `port` by security protocol."""
+    """One Kafka node. `port` by security protocol."""
 
     def __init__(self, folder: Path, certificates: Certificates) -> None:
         self._server = KafkaServer(folder, heap=("-Xmx384m",))
@@ -42,7 +42,7 @@ class RealKafka:
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": certificates.path("ca.pem"),
             "listener.name.ssl.ssl.client.auth": "required",
-            "log.retention.ms": "-1",  # the tests' records are of 1970
+            "log.retention.ms": "-1",  # the tests' records have timestamps of 1970
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
         }
         for name in ("sasl_plaintext", "sasl_ssl"):
@@ -55,7 +55,7 @@ class RealKafka:
         properties.write_text(text + "".join(f"{key}={value}\n" for key, value in added.items()))
 
     def start(self) -> None:
-        """Starts it, and makes the user known to SCRAM."""
+        """Start it, and create the user's SCRAM credentials."""
         self._server.start()
         self.admin = admin.AdminClient({"bootstrap.servers": self.bootstrap})
         for mechanism in (admin.ScramMechanism.SCRAM_SHA_256, admin.ScramMechanism.SCRAM_SHA_512):
@@ -68,11 +68,11 @@ class RealKafka:
         self._server.kill()
 
     def create(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Makes a topic."""
+        """Create a topic."""
         topic = admin.NewTopic(name, partitions, 1, config=dict(configs or {}))
         self.admin.create_topics([topic])[name].result(30)
         while name not in self.admin.list_topics(timeout=30).topics:
-            pass  # the controller knows it before the broker does
+            pass  # the controller knows the topic before the broker does
 
     def producer(self, **settings: Any) -> ck.Producer:
         return ck.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5} | settings)
@@ -81,7 +81,7 @@ class RealKafka:
         return ck.Consumer({"bootstrap.servers": self.bootstrap, "enable.auto.commit": False} | settings)
 
     def await_markers(self, topic: str) -> None:
-        """Wait until no transaction is open in partition 0: Kafka writes their ends after it has told of them."""
+        """Wait until no transaction is open in partition 0: Kafka writes their ends after it has reported them."""
         place = ck.TopicPartition(topic, 0)
         latest = {place: admin.OffsetSpec.latest()}
 
@@ -92,7 +92,7 @@ class RealKafka:
             pass
 
     def read_committed(self, topic: str) -> list[tuple[int, bytes | None, bytes | None, int]]:
-        """What Kafka's consumer under read_committed sees of partition 0: offset, key, value, timestamp."""
+        """The records that Kafka's consumer under read_committed sees in partition 0: offset, key, value, timestamp."""
         found: list[tuple[int, bytes | None, bytes | None, int]] = []
         settings = {"group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": True}
         consumer = self.consumer(**settings)

@@ -10,7 +10,7 @@ from headrace.store.records import NodeRecord, register_node, take_node_id
 def register(
     store: ClusterStore, *, node_id: int | None = None, format: uuid.UUID | None = None, new: bool = False
 ) -> NodeRecord:
-    """A node of this id, or a new one."""
+    """Register a node of this id, or a new one."""
     return register_node(
         store,
         node_id=take_node_id(store) if node_id is None else NodeId(node_id),

@@ -1,4 +1,4 @@
-"""A method of one object is replaced on its class: a compiled class takes none on its objects."""
+"""Replaces a method of one object on its class, since objects of a compiled class cannot have their own."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def replace_method(patched: pytest.MonkeyPatch, target: object, name: str, replacement: Any) -> None:
-    """Have interpreted code call `replacement`, which gets no `self`, for the method of `target` alone."""
+    """Have interpreted code call `replacement`, which gets no `self`, instead of the method of `target` only."""
     kind = type(target)
     former = getattr(kind, name)
 

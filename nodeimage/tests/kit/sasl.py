@@ -1,4 +1,4 @@
-"""Credentials in memory, exchanges about them, and what they told the audit."""
+"""Credentials in memory, SASL exchanges with them, and the events that these reported to the audit."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class MemoryCredentials:
 
 
 class Listener:
-    """What a node has of one listener: mechanisms, a clock, an audit."""
+    """The state that a node has for one listener: mechanisms, a clock, an audit."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Listener:
         self._offered = offered_mechanisms(names, credentials=credentials, run_blocking=run_at_once, verifier=verifier)
 
     def exchange(self) -> SaslExchange:
-        """Of a new connection."""
+        """The exchange of a new connection."""
         return SaslExchange(
             self._offered,
             max_reauth_ms=self._max_reauth_ms,
@@ -62,10 +62,10 @@ class Listener:
 
     @property
     def refusals(self) -> list[Refusal | None]:
-        """What the audit was told, in order."""
+        """The audit's refusals, in order."""
         return [attempt.refusal for attempt in self.audit]
 
 
 async def run_at_once(function: Callable[[], frozenset[bytes]]) -> frozenset[bytes]:
-    """In no thread."""
+    """Run the function here, without a thread."""
     return function()

@@ -1,4 +1,4 @@
-"""A node with listeners with SASL, on a loop of its own in a thread, and the issuer of tokens that it trusts."""
+"""A node with SASL listeners, on a separate loop in a thread, and the token issuer that it trusts."""
 
 import asyncio
 import base64
@@ -29,11 +29,11 @@ from kit.tokens import AUDIENCE, ISSUER, Issuer
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
 SHORT_MS = 2_000
-"""How long a session lasts at the listener `short`."""
+"""Milliseconds that a session lasts at the listener `short`."""
 
 
 CLIENT = ("a-client", "the secret of a client")
-"""As whom a program asks the issuer for a token: id and secret."""
+"""Id and secret with which a program requests a token from the issuer."""
 
 
 class KeyServer:
@@ -43,7 +43,7 @@ class KeyServer:
         self.issuer = issuer
         self.asked = 0
         self.token_s = 600.0
-        """How long the tokens last."""
+        """Seconds that the tokens are valid."""
         server = self
         login = f"Basic {base64.b64encode(':'.join(CLIENT).encode()).decode()}"
 
@@ -93,10 +93,11 @@ class KeyServer:
 
 class SaslNode:
     """Listeners `plain` (SASL_PLAINTEXT), `tls` (SASL_SSL), `short` (SASL_PLAINTEXT, sessions of SHORT_MS), `scram`
-    (SASL_PLAINTEXT, SCRAM-SHA-512 alone), and the node's own port without anything."""
+    (SASL_PLAINTEXT, only SCRAM-SHA-512), and the node's own port without TLS and SASL.
+    """
 
     def __init__(self, folder: Path, certificates: Certificates, **more: Any) -> None:
-        """`more`: options of the node."""
+        """`more`: further options of the node."""
         self.certificates = certificates
         self.issuer = Issuer()
         self.keys = KeyServer(self.issuer)
@@ -137,11 +138,11 @@ class SaslNode:
         return node
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """What a coroutine comes to on the node's loop."""
+        """The result of a coroutine on the node's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60 * PATIENCE)
 
     def set_password(self, user: str, password: str) -> None:
-        """Make the user, or change its password."""
+        """Create the user, or change its password."""
         made = [ScramCredential.made_of(password, mechanism) for mechanism in HASHES]
         upserts = [
             Credential(user, each.mechanism, each.salt, each.stored_key, each.server_key, each.iterations)
@@ -150,7 +151,7 @@ class SaslNode:
         self.run(self.node.catalog.submit(AlterCredentials(deletions=[], upserts=upserts, now=Millis(1))))
 
     def token(self, **claims: Any) -> str:
-        """One that counts now."""
+        """A token that is valid now."""
         now = time.time()
         return self.issuer.token(**{"iat": now - 1, "exp": now + 600, **claims})
 
@@ -175,7 +176,7 @@ class SaslNode:
         return found
 
     def principals(self, listener: str) -> list[Any]:
-        """Of the connections that there are."""
+        """The principals of the open connections."""
         return [each.principal for each in list(self.node.parts.connections.open) if each.listener == listener]
 
     def close(self) -> None:
@@ -188,7 +189,7 @@ class SaslNode:
 
 @contextlib.contextmanager
 def running(folder: Path, certificates: Certificates, **more: Any) -> Iterator[SaslNode]:
-    """One, for as long as it is needed."""
+    """A running node, for the duration of the context."""
     node = SaslNode(folder, certificates, **more)
     try:
         yield node

@@ -1,4 +1,4 @@
-"""A node whose security is on, asked by clients who have proven who they are."""
+"""A node whose security is on, called by authenticated clients."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,12 @@ ROOT = "root"
 
 
 class SecuredNode:
-    """A node, and what tests ask of it as somebody."""
+    """A node, and requests to it as a particular user."""
 
     def __init__(self, parts: NodeParts) -> None:
         self.parts = parts
         self.told: list[Mapping[str, object]] = []
-        """What the audit was told."""
+        """The events of the audit."""
 
     async def secure(self) -> None:
         """Turn security on, with one administrator."""
@@ -38,9 +38,9 @@ class SecuredNode:
         assert outcome.code is Code.NONE
 
     def connection(self, user: str) -> Connection:
-        """Of a client who has proven to be `user`."""
+        """The connection of a client authenticated as `user`."""
         return User(self.parts, user).connection
 
     async def ask(self, user: str, key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-        """The answer that `user` gets, through the request's bytes, its handler, and the answer's bytes."""
+        """The answer that `user` gets, through the bytes of the request, its handler, and the bytes of the answer."""
         return await User(self.parts, user).ask(key, version, **fields)

@@ -44,11 +44,11 @@ class PlentyOfRoom:
 
 
 class Unheard(ReplicaEvents):
-    """Hears of nothing that happens to a replica."""
+    """A listener that ignores everything that happens to a replica."""
 
 
 class TheOthers:
-    """What a node knows of others, as tests tell it."""
+    """The node's knowledge of others, set by tests."""
 
     def __init__(self) -> None:
         self.answering: set[NodeId] = set()
@@ -68,7 +68,7 @@ class TheOthers:
 
 
 class OneNode:
-    """The parts of a node below the catalog; also its own replicas' environment."""
+    """The parts of a node below the catalog; it is also the environment of its replicas."""
 
     def __init__(self, folder: Path, store: Path, *, number: int) -> None:
         self.folder = folder / "containers"
@@ -79,15 +79,15 @@ class OneNode:
         self.running = False
         self.chunk_bytes = 1 << 20
         self.handlers: dict[type[Message], Handler] = {}
-        """Of calls."""
+        """The handlers of calls."""
         self.refused: list[str] = []
-        """What made a node end, as a newer version wrote it."""
+        """The reasons why a node ended because of data of a newer version."""
         self.others = TheOthers()
         self.receive: Receive | None = None
         self.snapshot: Snapshot | None = None
-        """Of the catalog's tables, where it has them."""
+        """The snapshot of the catalog's tables, if the node has one."""
         self.on_made: Callable[[], None] = lambda: None
-        """There are replicas, which are not started yet."""
+        """Called when the replicas exist, but are not started yet."""
 
     async def start(self) -> "OneNode":
         self.executor = ThreadPoolExecutor(3)
@@ -168,7 +168,7 @@ class OneNode:
 
 
 class Several:
-    """Some nodes and what a test does with them."""
+    """Some nodes, and what a test does with them."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.nodes = [
@@ -186,7 +186,7 @@ class Several:
     async def create(
         self, *, replicas: int, min_in_sync: int, kind: str = "data", container_id: ContainerId | None = None
     ) -> ContainerId:
-        """A container that the first node leads."""
+        """Create a container that the first node leads."""
         first = self.nodes[0]
         taken = container_id or await first.store(lambda store: container_records.take_container_id(store, kind))
         members = [(node.node_id, uuid.UUID(await node.replicas.prepare(taken))) for node in self.nodes[:replicas]]
@@ -226,7 +226,7 @@ class Several:
         return replica
 
     def payloads(self, number: int, container_id: ContainerId) -> list[bytes]:
-        """What a node's replica holds, committed or not."""
+        """The contents of a node's replica, committed or not."""
         log = self.replica(number, container_id).log
         return [payload for _, payload in commands_in(log, log.start, log.synced)]
 
@@ -264,7 +264,7 @@ def handed_to(number: int, nodes: Several, *, without: tuple[int, ...] = ()) -> 
 
 
 async def ended(leader: OneNode, alone: list["asyncio.Future[Position]"]) -> None:
-    """The node ends; what it appended alone is committed by nobody."""
+    """The node ends; nobody commits what only it has appended."""
     await leader.stop()
     for each in alone:
         with pytest.raises(KafkaError):
@@ -272,7 +272,7 @@ async def ended(leader: OneNode, alone: list["asyncio.Future[Position]"]) -> Non
 
 
 async def led_by_the_others(three: Several, container_id: ContainerId) -> Leader:
-    """The first node is down; the others come back, and the second leads."""
+    """The first node is down; the others return, and the second one leads."""
     await three.nodes[1].start()
     await three.nodes[2].start()
     await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Access rules of a few objects, and the ACLs that they show."""
+"""Access rules of a few objects, and the ACLs that represent them."""
 
 from headrace.security.access_rules import AccessRules, Kind, Permission, Rule
 from headrace.security.kafka_acls import Acl, Object, Resource, rows
@@ -12,7 +12,7 @@ ADMINS = Rule(Kind.CLUSTER, "", Permission.ADMIN, "u:root")
 
 
 def rules_of(*rules: tuple[Object, Permission, str]) -> AccessRules:
-    """With `root` as the administrator."""
+    """The rules, with `root` as the administrator."""
     return AccessRules.of([ADMINS, *(Rule(on.kind, on.name, of, text) for on, of, text in rules)], on=True)
 
 
@@ -24,7 +24,7 @@ def all_of(rules: AccessRules) -> list[Acl]:
 
 
 def lines(rules: AccessRules) -> list[str]:
-    """Rows but the administrators'."""
+    """All rows except the administrators'."""
     return [
         f"{acl.resource.name} {acl.pattern.name} {acl.name} {acl.principal} {acl.operation.name}"
         for acl in all_of(rules)

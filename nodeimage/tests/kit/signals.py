@@ -5,5 +5,5 @@ import signal
 
 
 def come(number: signal.Signals) -> None:
-    """Have a signal come now."""
+    """Send this process a signal now."""
     os.kill(os.getpid(), number)

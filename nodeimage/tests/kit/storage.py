@@ -1,7 +1,7 @@
-"""A node whose disk a test can look at, photograph as a crash would leave it, and start again.
+"""A node whose disk a test can inspect, copy as a crash would leave it, and start again.
 
-`Client` speaks the Kafka protocol to any node, in the caller's thread. `Running` is a node inside the test's own loop,
-where a test can stop the world between two steps.
+`Client` sends Kafka requests to any node, in the caller's thread. `Running` is a node inside the test's own loop, where
+a test can stop the world between two steps.
 """
 
 import asyncio
@@ -53,8 +53,9 @@ class Client:
         producer: tuple[int, int, int] = (-1, -1, -1),
         time_ms: int | None = None,
     ) -> produce.ProduceResult:
-        """One batch; `producer` is (id, epoch, base sequence). Its time is now, or told by its sequence: a repeat of a
-        batch has the same one."""
+        """Produce one batch; `producer` is (id, epoch, base sequence). Its time is now, or derived from its sequence,
+        so that a repeated batch has the same one.
+        """
         if time_ms is None:
             time_ms = int(time.time() * 1000) if producer[0] == -1 else 1_700_000_000_000 + producer[2]
         batch = build_batch(
@@ -69,7 +70,7 @@ class Client:
         return result
 
     def put(self, topic: str, *values: bytes, partition: int = 0, **more: Any) -> int:
-        """The base offset of a batch that was taken; the topic is made if there is none."""
+        """The base offset of an accepted batch; the topic is created if it does not exist."""
         result = self.produce(topic, values, partition=partition, **more)
         if result.error == Code.UNKNOWN_TOPIC_OR_PARTITION:
             self.create(topic)
@@ -80,7 +81,7 @@ class Client:
     def fetch(
         self, *asked: tuple[str, int, int], max_bytes: int = 4 << 20, wait_ms: int = 0
     ) -> dict[tuple[str, int], fetch.FetchResult]:
-        """What each (topic, partition, offset) gives."""
+        """The values that each (topic, partition, offset) returns."""
         topics = [
             fetch.FetchTopic(topic, None, [fetch.FetchPartition(partition, -1, offset, -1, -1, 1 << 20)])
             for topic, partition, offset in asked
@@ -109,7 +110,7 @@ class Client:
                 return found
 
     def offsets(self, topic: str, partition: int = 0) -> tuple[int, int]:
-        """Log start and high watermark."""
+        """The partition's log start and high watermark."""
         found = []
         for timestamp in (-2, -1):
             part = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": timestamp}
@@ -121,7 +122,7 @@ class Client:
         return found[0], found[1]
 
     def delete_records(self, topic: str, offset: int, partition: int = 0) -> int:
-        """The new log start."""
+        """Delete records below the offset; returns the new log start."""
         asked = [{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}]
         answer = self.ask(ApiKey.DELETE_RECORDS, 1, topics=asked, timeout_ms=20_000)
         (one,) = answer.topics[0].partitions
@@ -152,7 +153,7 @@ class Client:
 
 
 def allocated(folder: Path) -> int:
-    """Bytes that the files below `folder` take up on the disk, holes left out."""
+    """Disk space of the files below `folder`, without holes."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -224,7 +225,7 @@ class Running:
         return self.folder / "node-1" / "containers"
 
     async def call(self, method: str, *args: Any, **more: Any) -> Any:
-        """A method of `Client`, in a thread."""
+        """Call a method of `Client`, in a thread."""
         return await asyncio.to_thread(getattr(self.client, method), *args, **more)
 
     async def stop(self) -> None:
@@ -236,7 +237,7 @@ class Running:
         await self.start()
 
     def photograph(self) -> Path:
-        """The files as they are now: what a kill -9 at this moment leaves."""
+        """The present files: what a kill -9 at this moment leaves."""
         photo = self.folder.with_name(f"{self.folder.name}-photo-{next(self._photos)}")
         for _ in range(100):
             try:
@@ -249,7 +250,7 @@ class Running:
 
 
 async def until(met: Callable[[], Any], *, seconds: float = 100, what: str = "") -> None:
-    """Return when `met()` is true; looks again every few milliseconds."""
+    """Return when `met()` is true; checks every few milliseconds."""
     end = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < end, f"not within {seconds} s: {what or met}"
@@ -269,7 +270,7 @@ NewNode = Callable[..., Awaitable[Running]]
 
 @pytest.fixture
 async def new_node(tmp_path: Path) -> AsyncIterator[NewNode]:
-    """`await new_node(folder=None, **settings)`; small chunks and no fsync unless told. Stopped at the end."""
+    """`await new_node(folder=None, **settings)`; by default with small chunks and no fsync. Stopped at the end."""
     made: list[Running] = []
     serial = itertools.count()
 

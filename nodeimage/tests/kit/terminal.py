@@ -1,4 +1,4 @@
-"""A command in a terminal of its own (a pseudo-terminal), with what it has drawn there."""
+"""A command in a separate terminal (a pseudo-terminal), and what it has drawn there."""
 
 import fcntl
 import os
@@ -19,54 +19,54 @@ _CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """The side of the person who looks on and types."""
+    """The user's side of the terminal."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", master: int) -> None:
         self.process = process
         self._master = master
         self.written = ""
-        """All that came, escapes and all."""
+        """Everything received, including escapes."""
 
     @property
     def shown(self) -> str:
-        """The last frame that was drawn to its end, without escapes; "": none was."""
+        """The last frame that was drawn completely, without escapes; "": none was."""
         frames = re.findall(r"\x1b\[H((?:(?!\x1b\[H).)*?)\x1b\[J", self.written, re.DOTALL)
         return _CONTROLS.sub("", frames[-1]).replace("\r\n", "\n") if frames else ""
 
     @property
     def frames(self) -> int:
-        """How many were drawn."""
+        """The number of frames drawn."""
         return self.written.count("\x1b[J")
 
     def until(self, condition: Callable[["Terminal"], object]) -> None:
-        """Read on until it holds."""
+        """Read on until the condition holds."""
         deadline = time.monotonic() + LIMIT_S
         while not condition(self):
             assert time.monotonic() < deadline, self.written
             assert self._read(0.2), self.written
 
     def type(self, keys: str) -> None:
-        """Type."""
+        """Type keys."""
         os.write(self._master, keys.encode())
 
     def resize(self, rows: int, columns: int) -> None:
-        """Make the terminal larger or smaller."""
+        """Resize the terminal."""
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def ended(self) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end; returns the exit code."""
         deadline = time.monotonic() + LIMIT_S
         while self._read(0.2):
             assert time.monotonic() < deadline, self.written
         return self.process.wait(LIMIT_S)
 
     def _read(self, seconds: float) -> bool:
-        """What there is; whether there may be more."""
+        """Read the available output; returns whether there may be more."""
         if not select.select([self._master], [], [], seconds)[0]:
             return True
         try:
             came = os.read(self._master, 1 << 16)
-        except OSError:  # Linux, where the other side is closed
+        except OSError:  # Linux, if the other side is closed
             return False
         self.written += came.decode("utf-8", "replace")
         return bool(came)
@@ -76,7 +76,7 @@ class Terminal:
 def in_terminal(
     command: Sequence[str], environment: Mapping[str, str], *, rows: int = 40, columns: int = 120
 ) -> Iterator[Terminal]:
-    """Starts a command in a terminal. What still runs afterwards is killed."""
+    """Start a command in a terminal. If it still runs afterwards, it is killed."""
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     told = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -99,5 +99,5 @@ def in_terminal(
 
 
 def _take_terminal() -> None:
-    """In the child: Ctrl-C in the terminal is a signal to it."""
+    """In the child: make the terminal send it Ctrl-C as a signal."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,4 +1,4 @@
-"""Three nodes of one cluster in the test's own loop, asked as clients ask them."""
+"""Three nodes of one cluster in the test's own loop, called as clients call them."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ PARTITIONS = 9
 
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
-    """Three nodes that serve, each other's replicas."""
+    """Three serving nodes, which have replicas of each other's containers."""
     SqliteStore(tmp_path / "cluster.sqlite").close()
     made = [
         Node(
@@ -63,7 +63,7 @@ def brokers(nodes: list[Node]) -> list[NodeParts]:
 
 
 async def ask(broker: NodeParts, key: ApiKey, version: int, /, **fields: Any) -> Any:
-    """Ask a node as a client would."""
+    """Call a node as a client would."""
     request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
     answer = await handler(broker, key)(request, session(broker))
     return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
@@ -76,7 +76,7 @@ def session(broker: NodeParts) -> Connection:
 
 
 async def described(broker: NodeParts, *names: str) -> wire_metadata.MetadataResponse:
-    """Metadata 12 of a node."""
+    """A node's answer to Metadata 12."""
     asked = wire_metadata.MetadataRequest([(name, None) for name in names], False)
     slot = Answered()
     await broker.metadata._answer(session(broker), asked, 12, slot)  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ async def described(broker: NodeParts, *names: str) -> wire_metadata.MetadataRes
 
 
 class Answered:
-    """A slot whose answer can be waited for."""
+    """A slot whose answer can be awaited."""
 
     timed = None
     throttle_ms = 0
@@ -93,7 +93,7 @@ class Answered:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def failed(self, code: int) -> None:
-        """Nothing is counted."""
+        """Counts nothing."""
 
     def answer(self, body: list[Buffer]) -> None:
         self.future.set_result(b"".join(bytes(piece) for piece in body))
@@ -149,14 +149,14 @@ async def topic(brokers: list[NodeParts]) -> str:
 
 @pytest.fixture
 async def unmoved(nodes: list[Node], topic: str) -> list[NodeParts]:
-    """The brokers, whose containers stay where they are: a machine that stands still for a while would move them."""
+    """The brokers, with containers that stay where they are: a pause of the machine would otherwise move them."""
     for node in nodes:
         await node.controller.close()
     return [node.parts for node in nodes]
 
 
 async def until(check: Callable[[], Awaitable[T]]) -> T:
-    """What `check` gives, once that is something."""
+    """Wait for a result of `check`, and return it."""
     async with asyncio.timeout(100):
         while True:
             found = await check()
@@ -179,7 +179,7 @@ async def each_leads(brokers: list[NodeParts]) -> None:
 
 @contextlib.asynccontextmanager
 async def applying_nothing(broker: NodeParts) -> AsyncIterator[None]:
-    """What is committed meanwhile is not known to this node, however it is asked."""
+    """Within the context this node does not learn of committed commands, in any way."""
     async with broker.catalog._applier._turn:
         yield
 
@@ -265,7 +265,7 @@ async def find(broker: NodeParts) -> tuple[int, int]:
 async def stored_by_anyone(
     brokers: list[NodeParts], index: int, records: memoryview
 ) -> wire_produce.ProduceResult | None:
-    """The answer of whoever leads the partition."""
+    """The answer of the partition's leader."""
     for broker in brokers:
         answer = await result(send(broker, session(broker), index, records))
         if answer.error == 0:

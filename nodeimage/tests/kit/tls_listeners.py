@@ -1,4 +1,4 @@
-"""Listeners with TLS for a node of a test: its file, and the certificates that it names, to be replaced at will."""
+"""TLS listeners for a node of a test: its file, and its certificates, to be replaced at will."""
 
 import os
 import shutil
@@ -29,14 +29,14 @@ class TlsListeners:
         )
 
     def put(self, name: str, *, into: str = "", kinds: tuple[str, ...] = (".pem", ".key")) -> None:
-        """Put a certificate and its key into the place of those that are there."""
+        """Replace a certificate and its key."""
         for kind in kinds:
             new = self.folder / f"{into or name}{kind}.new"
             shutil.copy(self.certificates.path(f"{name}{kind}"), new)
             os.replace(new, self.folder / f"{into or name}{kind}")
 
     def librdkafka(self, *, own: str = "", listener: str = "", ca: str = "ca.pem") -> dict[str, Any]:
-        """Properties of a client, with the certificate `own`."""
+        """Properties of a client with the certificate `own`."""
         mutual = listener == "mutual" if listener else bool(own)
         found = {
             "bootstrap.servers": f"{HOST}:{self.mutual if mutual else self.secure}",
@@ -49,7 +49,7 @@ class TlsListeners:
         return found
 
     def kafka_python(self, *, own: str = "") -> dict[str, Any]:
-        """The same of kafka-python."""
+        """The same for kafka-python."""
         told = self.librdkafka(own=own)
         found = {
             "bootstrap_servers": told["bootstrap.servers"],

@@ -1,4 +1,4 @@
-"""An issuer of bearer tokens: keys of each kind, their key set, and tokens signed with them, right or wrong."""
+"""An issuer of bearer tokens: keys of each kind, their key set, and tokens signed with them, valid or not."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ Sign = Callable[[bytes], bytes]
 
 
 def number(value: int) -> str:
-    """As a key set writes it."""
+    """A number as a key set writes it."""
     return to_base64url(value.to_bytes((value.bit_length() + 7) // 8, "big"))
 
 
@@ -40,7 +40,7 @@ def ed_jwk(key: ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey, key_id: str, 
 
 
 class Issuer:
-    """Has one key of each kind, with the kind as its id."""
+    """An issuer with one key of each kind, with the kind as its id."""
 
     def __init__(self) -> None:
         self.rsa = rsa.generate_private_key(65537, 2048)
@@ -60,7 +60,7 @@ class Issuer:
         return json.dumps({"keys": keys}).encode()
 
     def sign(self, algorithm: str) -> tuple[str, Sign]:
-        """The id of the key that has an algorithm, and what signs with it."""
+        """The id of the key for an algorithm, and the function that signs with it."""
         match algorithm:
             case "EdDSA" | "Ed25519":
                 return "Ed25519", self.ed25519.sign
@@ -91,7 +91,7 @@ class Issuer:
         without: tuple[str, ...] = (),
         **claims: Any,
     ) -> str:
-        """A good token for alice, but for `header` and `claims`, and for the claims that it is `without`."""
+        """A valid token for alice, except for `header` and `claims`, and for the claims that it is `without`."""
         key_id, sign = self.sign(algorithm)
         told = {"alg": algorithm, "typ": "JWT", "kid": key_id, **(header or {})}
         good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": NOW_S - 10, "exp": NOW_S + 600}
@@ -100,7 +100,7 @@ class Issuer:
 
 
 def compact(header: Mapping[str, Any], payload: bytes, sign: Sign) -> str:
-    """A token of any header and content."""
+    """A token with any header and content."""
     message = f"{to_base64url(json.dumps(dict(header)).encode())}.{to_base64url(payload)}"
     return f"{message}.{to_base64url(sign(message.encode()))}"
 

@@ -1,10 +1,10 @@
-"""As much of an API server as the cluster store and the operator use, over HTTP on loopback, with its faults.
+"""The parts of an API server that the cluster store and the operator use, over HTTP on loopback, with faults.
 
-Like a real one: versions rise over all objects; a write at another version is a conflict, one without any an error for
-custom resources, and one that changes nothing gets no new version; a deletion has a version of its own; lists come in
-pages, all of one moment; watches start at a version, tell of bookmarks, and of 410 where history does not go back so
-far; a token that is unknown or expired is refused. Server-side apply merges maps by key and replaces lists, which is
-enough for one field manager.
+As in a real one, versions rise over all objects; a write at another version is a conflict, a write without a version is
+an error for custom resources, and one that changes nothing gets no new version; a deletion has its own version; lists
+come in pages, all of one moment; watches start at a version, send bookmarks, and return 410 if the history does not go
+back far enough; a token that is unknown or expired is refused. Server-side apply merges maps by key and replaces lists,
+which is enough for one field manager.
 """
 
 import asyncio
@@ -26,40 +26,40 @@ Body = dict[str, Any]
 
 
 class ToyApi:
-    """One server, in a thread of its own. Faults are switched by its fields."""
+    """One server, in a separate thread. Its fields switch faults."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Body] = {}
-        """By path."""
+        """Objects by path."""
         self.version = 100
         self.events: list[tuple[int, str, str, Body, Body | None]] = []
         """(version, collection, type, object, the object before)."""
         self.oldest = 0
-        """Watches from before are told that they are too old."""
+        """Watches from before this version are told that they are too old."""
         self.tokens: dict[str, float] | None = None
-        """Those that are taken, and up to when by the monotonic clock; None: any."""
+        """Accepted tokens, and the monotonic time at which each expires; None: all are accepted."""
         self.away = False
         """Connections are closed without an answer."""
         self.deaf: set[str] = set()
-        """Watches of these plurals stay silent, without an end."""
+        """Watches of these plurals stay silent, without ending."""
         self.slow_s = 0.0
-        """Every answer takes so long."""
+        """Seconds that every answer takes."""
         self.busy = 0
-        """So many calls are told to come back after `busy_s`."""
+        """The number of next calls that are told to come back after `busy_s`."""
         self.busy_s: float | str = 1
         self.refuse: tuple[int, str] | None = None
-        """(status, message) for every call."""
+        """(status, message) with which every call is refused."""
         self.swallow = 0
-        """So many answers to writes are lost: they take place."""
+        """The number of next writes that take effect but get no answer."""
         self.late = 0
-        """So many writes take place only when `land` is called; their connections end at once."""
+        """The number of next writes that take effect only when `land` is called; their connections end at once."""
         self.loses = ""
-        """What the path of a write must have, to be late or without an answer."""
+        """Text in the paths of the writes that are late or unanswered."""
         self.bookmarks_s = 60.0
         self.end_watches_s = 3600.0
         self.calls: list[tuple[str, str]] = []
         self.watches = 0
-        """That are open."""
+        """The number of open watches."""
         self.url = ""
         self._late: list[Callable[[], object]] = []
         self._pages: dict[str, tuple[int, list[Body]]] = {}
@@ -72,12 +72,12 @@ class ToyApi:
     # --- the thread
 
     def start(self) -> None:
-        """Serve."""
+        """Start serving."""
         self._thread.start()
         assert self._ready.wait(10)
 
     def stop(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         self.cut_watches()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -110,15 +110,15 @@ class ToyApi:
     # --- for tests
 
     def put(self, path: str, body: Body) -> Body:
-        """As somebody else writes it."""
+        """Write an object as another client would."""
         return self._call(lambda: self._store(path, body))
 
     def drop(self, path: str) -> None:
-        """As somebody else deletes it."""
+        """Delete an object as another client would."""
         self._call(lambda: self._remove(path))
 
     def forget_events(self) -> None:
-        """Watches that begin have to list again, and so have lists that go on."""
+        """New watches have to list again, and so have lists in progress."""
 
         def forget() -> None:
             self.oldest = self.version
@@ -127,7 +127,7 @@ class ToyApi:
         self._call(forget)
 
     def cut_watches(self) -> None:
-        """The connections of all watches end, in the middle of it."""
+        """End the connections of all watches, in the middle of their streams."""
 
         def cut() -> None:
             self._cut += 1
@@ -136,7 +136,7 @@ class ToyApi:
         self._call(cut)
 
     def write_elsewhere(self, count: int) -> None:
-        """Versions rise by as much, by writes of no cluster of ours."""
+        """Raise versions by so much, as writes outside of the test's cluster do."""
         self._call(lambda: self._write_elsewhere(count))
 
     def _write_elsewhere(self, count: int) -> None:
@@ -145,14 +145,14 @@ class ToyApi:
             self._store("/api/v1/namespaces/elsewhere/configmaps/other", other)
 
     def backup(self) -> tuple[dict[str, Body], int]:
-        """All that there is, as etcd's snapshot has it."""
+        """The complete contents, as in etcd's snapshot."""
         return self._call(lambda: (copy.deepcopy(self.objects), self.version))
 
     def restore(self, backup: tuple[dict[str, Body], int], *, bump: int = 0, others_write: int = 0) -> None:
-        """Everything is as it was, versions too. `bump`: but for the revision (etcdutl's --bump-revision, with
-        --mark-compacted): watches from before are told that they are too old. Else those that are open end, and those
-        that begin at a version that is no more stay silent until it is there again. `others_write`: so many writes
-        of no cluster of ours take place before anybody looks.
+        """Restore everything, including versions. `bump`: except the revision (etcdutl's --bump-revision, with
+        --mark-compacted): watches from before are told that they are too old. Otherwise open watches end, and watches
+        that begin at a version that no longer exists stay silent until it exists again. `others_write`: so many writes
+        outside of the test's cluster happen before anybody reads.
         """
 
         def put_back() -> None:
@@ -169,7 +169,7 @@ class ToyApi:
         self._call(put_back)
 
     def land(self) -> None:
-        """Writes that were late take place now, or fail as they must; nobody hears of it."""
+        """Late writes take effect now, or fail as they must; nobody gets an answer."""
 
         def all_of_them() -> None:
             for each in self._late:
@@ -179,7 +179,7 @@ class ToyApi:
         self._call(all_of_them)
 
     def count(self, method: str, part: str) -> int:
-        """Calls so far, by method and a part of the path."""
+        """The number of calls so far, by method and a part of the path."""
         return sum(1 for each, path in list(self.calls) if each == method and part in path)
 
     def _call(self, function: Callable[[], T]) -> T:
@@ -359,7 +359,7 @@ class ToyApi:
 
 @contextmanager
 def toy_api() -> Iterator[ToyApi]:
-    """One that serves."""
+    """A serving API server."""
     api = ToyApi()
     api.start()
     try:
@@ -384,7 +384,7 @@ async def _write(response: web.StreamResponse, kind: str, body: Body) -> None:
 
 
 def _event(kind: str, body: Body, before: Body | None, params: dict[str, str]) -> str | None:
-    """What a watch with a selector is told: an object that no longer fits it is gone."""
+    """The event that a watch with a selector gets: for an object that no longer fits, a deletion."""
     fits, fitted = _chosen(body, params), before is not None and _chosen(before, params)
     if kind == "MODIFIED" and fits != fitted:
         return "ADDED" if fits else "DELETED"

@@ -35,7 +35,7 @@ async def has(cluster: OneNode, name: str, values: list[bytes], partition: int =
 
 
 async def paused(cluster: OneNode) -> None:
-    """Pause its link; from now on nothing more is pulled over it."""
+    """Pause the link; from now on nothing more is pulled over it."""
     await cluster.admin("link.pause", name="l")
     puller = cluster.node.links.pullers.puller("l")
     assert puller is not None
@@ -48,7 +48,7 @@ async def home_is(cluster: OneNode, name: str, home: OneNode) -> bool:
 
 
 async def at(cluster: OneNode, offset: int) -> bool:
-    """Whether the committed offset of group `g` in topic `t` is there."""
+    """Whether the committed offset of group `g` in topic `t` exists."""
     return await cluster.committed_offset("g", "t") == offset
 
 

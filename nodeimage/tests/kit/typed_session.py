@@ -1,4 +1,4 @@
-"""A reader at a terminal, who types what a document shows, in a home directory and a folder of the test's own."""
+"""A reader at a terminal, who types the lines of a document, in the test's own home directory and folder."""
 
 import contextlib
 import io
@@ -20,19 +20,19 @@ from kit.patience import PATIENCE
 
 LIMIT_S: Final = 120 * PATIENCE
 SHELL: Final = frozenset("$~|&;<>`")
-"""What only a shell understands."""
+"""Characters that only a shell understands."""
 NOTHING: Final[Mapping[str, Callable[[], None]]] = MappingProxyType({})
 UNANSWERED: Final = re.compile(r"no answer from the cluster|does not answer|closed by the other side")
-"""What says that a reader is to ask again: commands do not wait longer where the machine has much else to do."""
+"""Output after which a reader tries again: commands do not wait longer on a busy machine."""
 MOST_AGAIN: Final = int(PATIENCE)
 MAY_NOT_COME: Final = re.compile(r"replicas left, \d+ of them primary$")
-"""Lines that are printed only while something takes its time."""
+"""Lines that are printed only while something takes time."""
 SHOWN_HOME: Final = "/home/ada"
 """The reader's home directory in documents."""
 
 
 class Session:
-    """Types commands, and holds what they print to what is shown."""
+    """Types commands, and compares their output with the document."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Session:
 
     @property
     def data(self) -> Path:
-        """The folder of the embedded cluster that commands find."""
+        """The folder of the embedded cluster that commands use."""
         return Path(self.environment.get("HEADRACE_DATA") or self.home / ".headrace")
 
     def stands_for(self, word: str, typed: str) -> None:
@@ -80,9 +80,9 @@ class Session:
         before: Mapping[str, Callable[[], None]] = NOTHING,
         again: bool = True,
     ) -> None:
-        """Type what is in the blocks, but for lines `without`; and fail where something else comes than is shown.
+        """Type the lines of the blocks, except lines `without`; fails if the output differs from what is shown.
 
-        `before` has what happens before a line is typed. Not `again`: lines that were typed already are passed over.
+        `before` has actions before a line is typed. If not `again`, lines that were already typed are skipped.
         """
         for block in blocks:
             if block.language == "python":
@@ -94,7 +94,7 @@ class Session:
                     self.type(command)
 
     def type(self, command: Command) -> None:
-        """Type one line. Lines that start nothing of ours are passed over."""
+        """Type one line. Lines that start none of Headrace's programs are skipped."""
         self._typed.add(command)
         if command.line.startswith("export "):
             name, _, value = command.line.removeprefix("export ").partition("=")
@@ -122,11 +122,11 @@ class Session:
         assert not missing, f"`{line}` printed nothing like {missing}, but:\n{printed}"
 
     def prints(self, line: str) -> str:
-        """Type one line; what it prints."""
+        """Type one line; returns its output."""
         return self._here(line)[1]
 
     def python(self, text: str) -> str:
-        """Run a program that is shown; what it prints."""
+        """Run a program from a document; returns its output."""
         for word, typed in self._stands_for.items():
             text = text.replace(word, typed)
         code, printed = self._run([sys.executable, "-c", text])
@@ -134,11 +134,11 @@ class Session:
         return printed
 
     def bootstrap(self) -> str:
-        """Where the nodes of the embedded cluster are, the first one's address first."""
+        """Addresses of the embedded cluster's nodes, in order."""
         return self._running().bootstrap
 
     def node_pid(self, node: int) -> int:
-        """The process of a node of the embedded cluster."""
+        """The process id of a node of the embedded cluster."""
         return next(each.pid for each in self._running().nodes if each.node_id == node)
 
     def _running(self) -> ClusterFile:
@@ -156,7 +156,7 @@ class Session:
         return self._run(["bash", "-c", line])
 
     def _run(self, command: Sequence[str]) -> tuple[int, str]:
-        """The code that a process ends with, and what it printed."""
+        """The exit code of a process, and its output."""
         done = subprocess.run(
             command,
             cwd=self.folder,
@@ -170,7 +170,9 @@ class Session:
         return done.returncode, done.stderr + done.stdout
 
     def _here(self, line: str) -> tuple[int, str]:
-        """Within this process: loading the program for each of some eighty commands would cost half a minute."""
+        """Run a line within this process: loading the program for each of some eighty commands would cost half a
+        minute.
+        """
         from headrace.cli.main import exit_code
 
         out, err = io.TextIOWrapper(io.BytesIO(), write_through=True), io.StringIO()

@@ -1,4 +1,4 @@
-"""A cluster as the controller sees it, made by hand: nodes that answer or not, containers, and a clock to turn."""
+"""A cluster as the controller sees it, built by hand: nodes that answer or not, containers, and a manual clock."""
 
 import dataclasses
 import uuid
@@ -41,11 +41,11 @@ class World:
         self.loads: dict[NodeId, NodeLoad] = {}
         self.settings = Settings()
         self.says_heard: set[NodeId] = set()
-        """Of these it was said whom they hear; the others hear all that answer."""
+        """The nodes for which a test has set whom they hear; all others hear every node that answers."""
         self.filling = False
-        """More is written all the time: followers whose disks are full do not get on."""
+        """Whether writes continue all the time, so that followers with full disks make no progress."""
         self.deaf = False
-        """Followers that their leader does not hear do not get on either."""
+        """Whether followers that their leader does not hear make no progress either."""
 
     # --- making it
 
@@ -69,7 +69,9 @@ class World:
         state: str = "open",
         epoch: int = 5,
     ) -> ContainerRecord:
-        """Led by the first; wanted as the volume says. All nodes have what they should have."""
+        """A container led by the first of its replicas, wanted as the volume says. All nodes have everything that they
+        should have.
+        """
         members = tuple(NodeId(each) for each in replicas)
         volume = self.volumes["default"]
         container = ContainerId(number)
@@ -90,7 +92,7 @@ class World:
         return self.containers[container]
 
     def replica(self, node: int, container: int, **fields: Any) -> None:
-        """What a node tells of its replica: at first that all is as its container's record says."""
+        """A node's report of its replica: at first, everything is as the container's record says."""
         result = self.probes[NodeId(node)]
         assert result.answer is not None
         record = self.containers[ContainerId(container)]
@@ -132,14 +134,15 @@ class World:
         self.probes[node] = ProbeResult((known and known.answer) or answer, self.now)
 
     def silent(self, *numbers: int, for_s: float = 60) -> None:
-        """Not heard for so long; the first probe without an answer came a second later, or half way."""
+        """A node has been silent for so long; the first probe without an answer was sent a second later, or half way.
+        """
         for number in numbers:
             answer = self.probes[NodeId(number)].answer
             heard = self.now - for_s
             self.probes[NodeId(number)] = ProbeResult(answer, heard, heard + min(1, for_s / 2))
 
     def refused(self, *numbers: int, for_s: float = 0, witnessed: bool = True) -> None:
-        """`witnessed`: the others have been asked whether they hear them."""
+        """`witnessed`: the other nodes have been asked whether they hear these."""
         for number in numbers:
             answer = self.probes[NodeId(number)].answer
             since = self.now - for_s
@@ -148,7 +151,7 @@ class World:
                 self.probes[NodeId(number)] = dataclasses.replace(self.probes[NodeId(number)], refused_at=since)
 
     def asked(self, *numbers: int) -> None:
-        """Have these answered a probe of just now."""
+        """Have these nodes just answered a probe."""
         for number in numbers:
             self.probes[NodeId(number)] = dataclasses.replace(self.probes[NodeId(number)], asked_at=self.now)
 
@@ -185,13 +188,13 @@ class World:
         )
 
     def plan(self) -> list[Change]:
-        """The plan now, with conditions that began when they were first seen."""
+        """The present plan, with conditions that began when they were first seen."""
         observed = self.observed()
         self.since = {each: self.since.get(each, self.now) for each in conditions(observed, self.now)}
         return plan(self.observed(), self.now)
 
     def pass_time(self, seconds: float) -> None:
-        """Nodes that answered go on answering."""
+        """Nodes that answered continue to answer."""
         self.now += seconds
         for node, result in self.probes.items():
             if result.silent_since is None and result.answer is not None:
@@ -230,7 +233,7 @@ class World:
                     pass
 
     def let_go(self) -> None:
-        """Leaders drop followers that are dead, as they do."""
+        """Leaders remove dead followers, as they do in reality."""
         for container, record in self.containers.items():
             alive = [pair for pair in record.in_sync if self.observed().is_alive(pair[0], self.now)]
             if len(alive) >= record.min_in_sync:
@@ -238,7 +241,7 @@ class World:
                 self.versions[container] += 1
 
     def catch_up(self) -> None:
-        """Every living replica gets in sync, as its leader would see to it; but see `filling` and `deaf`."""
+        """Every living replica gets in sync, as its leader would arrange; but see `filling` and `deaf`."""
         for container, record in self.containers.items():
             alive = [node for node in record.replicas if self.observed().is_alive(node, self.now)]
             if record.leader not in alive:

@@ -35,8 +35,9 @@ from kit.folder_content import (
 
 
 def write(folder: Path) -> None:
-    """Chunks that are open, closed, given back in part and regrouped; rolls, a log start, committed offsets, a
-    snapshot."""
+    """Write chunks that are open, closed, partly freed and regrouped; rolls, a log start, committed offsets, a
+    snapshot.
+    """
     running = start(folder, StartOptions(nodes=1, port=0, node_options=OPTIONS), progress=lambda _: None)
     port = running.cluster.nodes[0].port
 
@@ -68,12 +69,12 @@ def write(folder: Path) -> None:
     consumer.close()
     for done in kafka.delete_records([TopicPartition(TOPIC, 0, KEPT_FROM)]).values():
         done.result()
-    time.sleep(8)  # what is short-lived is given back, and what is left put in order
+    time.sleep(8)  # short-lived records are freed, and the rest is regrouped
     assert running.stop() == ()
 
 
 def main() -> int:
-    """Exit code 0 if the folder is written."""
+    """Exits with code 0 if the folder is written."""
     out = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as there:
         folder = Path(there) / "cluster"

@@ -33,9 +33,9 @@ MODULES: Final = {
     "headrace.peer.messages": "peer.messages",
     "headrace.peer.reports": "peer.reports",
 }
-"""Each with its name when level 0 was written down, by which its kinds go for ever."""
+"""Modules under the names that they had when level 0 was recorded, which identify their kinds for ever."""
 FORMER_NAMES: Final = {"CommittedOffset": "Cursor"}
-"""Of kinds that have no tag, likewise."""
+"""Former names of kinds that have no tag, likewise."""
 
 
 def written_fields() -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Logs in small chunks, what was written to them, and their copies."""
+"""Logs in small chunks, the frames written to them, and their copies."""
 
 import ctypes
 import math
@@ -27,7 +27,7 @@ def make_batch(
     sequence: int = -1,
     fill: bytes = b"",
 ) -> memoryview:
-    """A record batch v2 as far as the log looks at one: head and checksum are right, the records are noise."""
+    """A record batch v2 as far as the log reads one: header and checksum are valid, the records are noise."""
     payload = (fill * size)[:size] if fill else os.urandom(size)
     summed = (
         struct.pack(">hiqqqhii", 0, records - 1, timestamp, timestamp, producer, producer_epoch, sequence, records)
@@ -44,12 +44,14 @@ def _make_batch() -> MakeBatch:
 
 @pytest.fixture
 def options() -> LogOptions:
-    """Small, so that everything happens soon: 64 KiB chunks, checkpoints every 8 KiB. Marks are made by tests alone."""
+    """Small limits, so that everything happens soon: 64 KiB chunks, checkpoints every 8 KiB. Marks are only written by
+    tests.
+    """
     return LogOptions(chunk_bytes=64 << 10, checkpoint_bytes=8 << 10, tail_bytes=1 << 20, mark_s=math.inf)
 
 
 class Writing:
-    """A log, what was appended to it, and short ways to do so."""
+    """A log, the frames appended to it, and shortcuts for appending."""
 
     def __init__(self, folder: Path, options: LogOptions) -> None:
         self.folder = folder
@@ -59,7 +61,7 @@ class Writing:
         self.batches: dict[int, list[bytes]] = {}
 
     def append(self, partitionlet: int = 1, *, records: int = 1, epoch: int = 1, **batch: int) -> memoryview:
-        """Appends a batch at the partitionlet's next offset."""
+        """Append a batch at the partitionlet's next offset."""
         first = self.next.get(partitionlet, 0)
         made = make_batch(first, records=records, **batch)
         if not self.log.room(len(made)):
@@ -77,13 +79,13 @@ class Writing:
         return made
 
     def sync(self) -> None:
-        """Writes all that is pending."""
+        """Write everything that is pending."""
         while (job := self.log.take_job()) is not None:
             self.log.write_job(job)
             self.log.job_done(job)
 
     def fill_tables(self, count: int) -> None:
-        """Appends until the open chunk has `count` checkpoints, and a frame behind them, synced one by one."""
+        """Append until the open chunk has `count` checkpoints, and a frame after them, synced one by one."""
         self.append()
         self.sync()
         while len(self.log.chunks()[-1].body.parts) <= count:
@@ -91,7 +93,7 @@ class Writing:
             self.sync()
 
     def fill_chunks(self, count: int, *, partitionlets: int = 4, size: int = 40) -> None:
-        """Appends by turns until `count` chunks are full, synced."""
+        """Append by turns until `count` chunks are full, synced."""
         row = 0
         while len(self.log.chunks()) <= count:
             self.append(row % partitionlets + 1, size=size, timestamp=row)
@@ -101,7 +103,7 @@ class Writing:
         self.sync()
 
     def close_chunks(self) -> None:
-        """Closes what is full."""
+        """Close the full chunks."""
         for chunk in self.log.chunks_to_close():
             self.log.close_chunk(chunk)
 
@@ -112,20 +114,20 @@ class Writing:
             piece = b"".join(batches)
             found += piece
             at = 0
-            while at < len(piece):  # the offset behind the last batch
+            while at < len(piece):  # the offset after the last batch
                 base, length = struct.unpack_from(">qi", piece, at)
                 offset = base + struct.unpack_from(">i", piece, at + 23)[0] + 1
                 at += 12 + length
         return found
 
     def reopen(self, *, cleanly: bool = True) -> None:
-        """Opens the folder anew; not cleanly: what was not synced is left as it is."""
+        """Reopen the folder; not cleanly: unsynced bytes are left as they are."""
         if cleanly:
             self.log.close()
         self.log = ContainerLog.open(self.folder, self.options)
 
     def check(self) -> None:
-        """All that was appended can be read back, from disk."""
+        """Everything that was appended can be read back from disk."""
         for partitionlet, batches in self.batches.items():
             assert self.read_all(partitionlet) == b"".join(batches)
             assert self.log.load(partitionlet).next_offset == self.next[partitionlet]
@@ -138,7 +140,7 @@ def writing(tmp_path: Path, options: LogOptions) -> Writing:
 
 
 def append_raw(log: ContainerLog, frames: Iterable[bytes | memoryview]) -> None:
-    """As a follower does with raw frames that have come."""
+    """Append raw frames as a follower does."""
     piece = memoryview(b"".join(frames))
     if not log.room(len(piece)):
         log.make_spare()
@@ -150,7 +152,7 @@ def append_raw(log: ContainerLog, frames: Iterable[bytes | memoryview]) -> None:
 
 
 def copy_log(source: ContainerLog, target: ContainerLog, *, max_bytes: int = 3000, until: int | None = None) -> None:
-    """Brings `target` up to what `source` has written, or to `until`."""
+    """Bring `target` up to what `source` has written, or to `until`."""
     stop = source.synced if until is None else until
     layouts = Layouts()
     while target.end < stop:
@@ -170,7 +172,7 @@ def _copy_log() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def new_writing() -> type[Writing]:
-    """To make more logs."""
+    """Creates further logs."""
     return Writing
 
 

@@ -1,22 +1,23 @@
-"""What clients did to a cluster whose nodes fail, and what is wrong with what they saw (as Jepsen asks of Kafka).
+"""What clients did to a cluster whose nodes fail, and which of their observations are faults (as in Jepsen's Kafka test).
 
-Clients write down calls and answers here, from any thread; `faults_of(history, final)` then gives one line for each
-thing that no log may do, however its nodes failed:
+Clients record calls and answers here, from any thread; `faults_of(history, final)` then returns one line for each
+observation that no log may produce, however its nodes failed:
 
 - an acknowledged record that is not at its offset, or nowhere;
-- a record that was refused for good and is there all the same, or was given to anybody (aborted reads);
-- a record of an idempotent producer that is there twice, or records of one that changed their order;
-- a gap between offsets, or records that no member of a group was given though its committed offset went past them;
-- an offset that means one record here and another there, and one that was read but never was (uncommitted reads);
+- a record that was finally refused but exists all the same, or was delivered to anybody (aborted reads);
+- a duplicate record of an idempotent producer, or records of one producer in another order;
+- a gap between offsets, or records that no member of a group received although its committed offset passed them;
+- an offset with different records in different places, or a record that was read but never existed (uncommitted reads);
 - a committed offset that goes back, or that nobody committed;
-- a record that was acknowledged before a topic was deleted and made again, and is in what was made;
-- a latest offset below what was acknowledged before it was asked for;
-- a topic whose making was acknowledged that a node does not have as it was made; one that was refused or is deleted,
-  and that a node has; one that nodes have differently;
+- a record that was acknowledged before a topic was deleted and created again, and is in the new topic;
+- a latest offset below what was acknowledged before the request;
+- a topic whose creation was acknowledged but that a node does not have as it was created; a refused or deleted topic
+  that a node has; a topic that differs between nodes;
 - an error that reached a program.
 
-A partition is known by its `Where`: a topic that was deleted and made again has another incarnation. `final` is all of
-each partition that is still there, read when everything was quiet. Knows nothing of clients, processes or faults.
+A partition is identified by its `Where`: a topic that was deleted and created again has another incarnation. `final` is
+the content of each partition that still exists, read when everything was quiet. Knows nothing of clients, processes or
+faults.
 """
 
 import itertools

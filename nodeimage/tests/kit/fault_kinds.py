@@ -30,8 +30,8 @@ MOVED_S = 90.0
 """Seconds within which a drained node is empty."""
 SCRUBBED_EACH_S = 0.5
 SCRUBBED_S = 300.0
-"""Seconds within which a damaged replica is found: all of a node's data may have to be read, which after an hour of
-faults takes more than a minute."""
+"""Seconds within which damaged replicas are found and recreated: all of a node's data may have to be read, which after
+an hour of faults takes more than a minute."""
 ROUND_TRIP_S = 0.005
 
 Fault = AbstractContextManager[str]

@@ -1,26 +1,28 @@
-"""A storage node whose surroundings fail when told to: `python faulty_node.py FAULTS ...`, and then as headrace.node.
+"""A storage node whose environment fails on command: `python faulty_node.py FAULTS ...`, otherwise like headrace.node.
 
-FAULTS is a folder; a file of one of these names in it switches a fault on while it is there:
+FAULTS is a folder; a file with one of these names in it switches a fault on while the file exists:
 
-- `full`: the disk has no room: whatever of the log needs new blocks fails with ENOSPC, be it a new file or bytes
-  behind the end of one; what is preallocated can be written;
-- `over-quota`: the same with EDQUOT, and the filesystem's figures say that there is room;
+- `full`: the disk has no room: every write to the log that needs new blocks fails with ENOSPC, whether in a new file or
+  after the end of an existing one; preallocated blocks can be written;
+- `over-quota`: the same with EDQUOT, while the filesystem's figures say that there is room;
 - `nearly-full`: the filesystem's figures say that 384 KiB are left, all the time;
-- `sync-fails`: fdatasync, and writing through, fail with EIO;
-- `sync-hangs`: they, and fsync, do not return while it is there;
+- `sync-fails`: fdatasync, and writes that sync, fail with EIO;
+- `sync-hangs`: fdatasync, writes that sync, and fsync do not return while the file exists;
 - `store-away`: the cluster store does not answer (each call takes a moment, then StoreUnavailable);
-- `store-deaf`: what is written there takes place, but the answers are lost (StoreUnavailable after the fact).
+- `store-deaf`: writes to the cluster store take effect, but their answers are lost (StoreUnavailable afterwards).
 
-Where there is a folder `unsynced` in it, it holds, for each write to a file of the log that is not synced yet, what
-the bytes were before: what a power cut leaves (`Cluster.cut_power`). Names are durable at once, as far as this goes.
+A folder `unsynced` in it, if there is one, gets the former bytes of each write to a file of the log that is not synced
+yet, which a power cut restores (`Cluster.cut_power`). Names of files are treated as durable at once.
 
-`snapshot-bytes` in it, if there when the node starts, says after how many bytes of log the catalog writes a snapshot.
+`snapshot-bytes` in it, if it exists when the node starts, sets after how many bytes of log the catalog writes a
+snapshot.
 
-`routes` in it, if there, is a JSON object: by the port of another node, the port that leads there (cluster_ways). A
-link's connections to a source go by them, too.
-SIGUSR1 has it print what its threads and tasks wait for. Everything else is the node as it is: what is replaced here
-are calls to the operating system, of Python's threads and of the native ones, the store's methods, and the port of an
-outgoing connection.
+`routes` in it, if it exists, is a JSON object: by the port of another node, the port that leads there (cluster_ways). A
+link's connections to a source use these routes too.
+
+SIGUSR1 makes the node print what its threads and tasks wait for. Everything else is the unchanged node: replaced are
+only calls to the operating system, from Python's threads and from the native ones, the store's methods, and the port of
+an outgoing connection.
 """
 
 import asyncio

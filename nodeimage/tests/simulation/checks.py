@@ -68,8 +68,7 @@ class Checks:
         self.failure: Violation | None = None
 
     def fail(self, text: str) -> None:
-        """Keep the first violation, and end the run: an exception raised here might be caught by the code under test.
-        """
+        """Keep the first violation, and end the run: an exception raised here might be caught by the code under test."""
         if self.failure is None:
             self.failure = Violation(f"{self._cluster.loop.now:.3f} s: {text}")
             self._cluster.trace(f"VIOLATION {text}")
@@ -129,8 +128,7 @@ class Checks:
             self.fail(f"epoch {container.epoch} of container {container.id}: {before.name}, and {process.name}")
 
     def acknowledge(self, container_id: ContainerId, position: Position, payload: bytes) -> None:
-        """A client was told that its command is committed: it must be on every member of the in-sync set (invariant 1).
-        """
+        """A client was told that its command is committed: it must be on every member of the in-sync set (invariant 1)."""
         self.acknowledged[container_id][position] = payload
         self.latest[container_id] = max(self.latest[container_id], position)
         if self._cluster.set_back:

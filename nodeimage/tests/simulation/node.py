@@ -230,8 +230,7 @@ class Node:
         return self.is_up and self.writer_pool.writes_beside
 
     def holds(self, container_id: ContainerId) -> tuple[str, Position]:
-        """The format of the node's replica, and the position that it has on disk at least; ("", 0) if that is unknown.
-        """
+        """The format of the node's replica, and the position that it has on disk at least; ("", 0) if that is unknown."""
         replica = self.replicas.replica(container_id) if self.replicas is not None else None
         if replica is None:
             return self._left.get(container_id, ("", Position(0)))
@@ -468,8 +467,7 @@ class Node:
         return self.replicas.teller().answer(Probe() if self.is_old else asked, self._alive())
 
     async def _begun(self) -> None:
-        """The process's replicas. If a process has yet to register, the former one is returned, which does not answer.
-        """
+        """The process's replicas. If a process has yet to register, the former one is returned, which does not answer."""
         if self.replicas is None:
             await self.cluster.loop.create_future()
 

@@ -81,8 +81,7 @@ class Operator:
         return shown is not None and not shown["containers"]
 
     async def _recover(self, *, apply: bool) -> dict[str, Any] | None:
-        """The result of `headrace recover-store --pod` on one of the nodes; None: it was refused, or the node has died.
-        """
+        """The result of `headrace recover-store --pod` on one of the nodes; None: it was refused, or the node has died."""
         able = [node for node in self._cluster.nodes if node.replicas is not None]
         if not able:
             return None

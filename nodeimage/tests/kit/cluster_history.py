@@ -1,4 +1,4 @@
-"""What clients did to a cluster whose nodes fail, and which of their observations are faults (as in Jepsen's Kafka test).
+"""What clients did to a cluster whose nodes fail, and which of their observations are faults (as in Jepsen's tests).
 
 Clients record calls and answers here, from any thread; `faults_of(history, final)` then returns one line for each
 observation that no log may produce, however its nodes failed:

@@ -518,16 +518,16 @@ class Load:
 
         with self.history.acknowledged:
             while not self.history.acknowledged.wait_for(lambda: not silent() or self.history.errors, POLL_S):
-                if self._passed(since) > within_s:
+                if self._seconds_passed(since) > within_s:
                     pytest.fail(
                         f"no write to {silent()} within {within_s:.0f} s of {since:.3f}\n{self.cluster.events()}"
                     )
         self.fail_on_errors()
-        took = self._passed(since)
+        took = self._seconds_passed(since)
         print(f"writes went on after {took:.2f} s")
         return took
 
-    def _passed(self, since: float) -> float:
+    def _seconds_passed(self, since: float) -> float:
         """Seconds since then, except those in which this machine's disk hung."""
         now = time.monotonic()
         return now - since - machine_disk().stood_still(since, now)

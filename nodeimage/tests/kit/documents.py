@@ -81,7 +81,7 @@ def _commands(text: str, language: str) -> Iterator[Command]:
         waiting = ""
         for line in lines:
             waiting += _COMMENT.sub("", line)
-            if not _goes_on(waiting):
+            if not _continues(waiting):
                 if waiting.strip():
                     yield Command(waiting.strip())
                 waiting = ""
@@ -92,20 +92,20 @@ def _typed(lines: Sequence[str]) -> Iterator[Command]:
     """The commands of a session: each follows `$ `, and its output is below it."""
     typed, shown = "", list[str]()
     for line in lines:
-        if line.startswith("$ ") or _goes_on(typed):
-            if not _goes_on(typed):
+        if line.startswith("$ ") or _continues(typed):
+            if not _continues(typed):
                 if typed:
                     yield Command(typed, tuple(shown))
                 typed, shown = "", []
             typed = (typed.removesuffix("\\") + _COMMENT.sub("", line.removeprefix("$ ")).strip() + " ").rstrip(" ")
-            typed += " " if _goes_on(typed) and not typed.endswith("\\") else ""
+            typed += " " if _continues(typed) and not typed.endswith("\\") else ""
         elif typed:
             shown.append(line)
     if typed:
         yield Command(typed, tuple(shown))
 
 
-def _goes_on(line: str) -> bool:
+def _continues(line: str) -> bool:
     return line.rstrip().endswith(("|", "\\", "&&"))
 
 

@@ -249,7 +249,7 @@ class Faults:
         def made_anew() -> bool:
             left = [number for number, before in formats.items() if self._is_as_before(node, number, before)]
             if left and not self._cluster.admin("scrub.status", node=node.number)["running"]:
-                self._cluster.admin("scrub.start", node=node.number)  # long-closed chunks may not be read by anybody
+                self._cluster.admin("scrub.start", node=node.number)  # perhaps nobody else reads long-closed chunks
             return not left
 
         what = f"what is damaged of {sorted(formats)} is made anew"

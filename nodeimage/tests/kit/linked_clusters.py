@@ -215,10 +215,10 @@ def ends(cluster: Cluster, topic: str) -> list[int]:
     listed = _listed(cluster, topic)
     if listed.error:
         return []
-    return [_end(cluster, TopicPartition(topic, index)) for index in range(len(listed.partitions))]
+    return [_partition_end(cluster, TopicPartition(topic, index)) for index in range(len(listed.partitions))]
 
 
-def _end(cluster: Cluster, partition: TopicPartition) -> int:
+def _partition_end(cluster: Cluster, partition: TopicPartition) -> int:
     """The end of a partition, requested by a new client after a node has just been killed.
 
     A librdkafka client that reads nothing keeps the first leader that it was told, and keeps asking it after its death.

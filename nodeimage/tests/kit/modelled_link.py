@@ -299,7 +299,7 @@ def running(topics: int = 1, partitions: int = 1, nodes: int = 1, **options: obj
 
 
 def fetched_as_a_new_node_leads() -> tuple[Driver, Fetch, TopicPartition]:
-    """A driver with a pending fetch of two partitions; the second of them is led by a node that the link does not know."""
+    """A driver with a pending fetch of two partitions; a node that the link does not know leads the second."""
     driver = running(partitions=2, limits=dataclasses.replace(LIMITS, fetch_bytes=300))
     first, at = driver.source.partitions
     driver.source.produce(first, 3)

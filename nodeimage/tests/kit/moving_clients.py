@@ -128,7 +128,7 @@ def log_of(cluster: Cluster, where: Where) -> Log:
 
 
 def quarantined(cluster: Cluster, topic: str) -> dict[Place, bytes]:
-    """The records that a cluster has set aside of a topic, by former partition and offset; fails if any occurs twice."""
+    """The records that a cluster has set aside of a topic, by former partition and offset; fails on a duplicate."""
     found: dict[Place, bytes] = {}
     for partition in range(len(ends(cluster, f"{topic}.diverged"))):
         for each in records(cluster, f"{topic}.diverged", partition):

@@ -131,7 +131,7 @@ class OneNode:
                 await asyncio.sleep(0.01)
 
     async def append(self, name: str, *values: bytes, partition: int = 0, stream: str = "/s") -> int:
-        """Append records as one batch, whichever cluster is home; returns the high watermark once they are committed."""
+        """Append records as one batch, whichever cluster is home; returns the high watermark after their commit."""
         await self.topic(name, stream, create=True)
         leader = await self.partition(name, partition, stream)
         batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values])

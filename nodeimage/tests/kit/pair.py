@@ -1,4 +1,4 @@
-"""Two nodes in one loop, each of which leads a container; they communicate over loopback, and share one SQLite store."""
+"""Two nodes in one loop, each of which leads a container; they talk over loopback, and share one SQLite store."""
 
 import asyncio
 import contextlib
@@ -109,7 +109,7 @@ class Pair:
 
     @contextlib.asynccontextmanager
     async def follows_nothing(self, container: ContainerId) -> AsyncIterator[tuple[NodeParts, LocalReplica]]:
-        """The follower of a container gets nothing more, and leaves the in-sync set. Yields its node, and its replica."""
+        """The follower of a container gets nothing more, and leaves the in-sync set. Yields its node and replica."""
         leader, other = sorted(self.nodes, key=lambda node: container not in node.parts.containers)
         await until(lambda: _in_sync(leader.parts, container) == 2)
         replicas = other.parts.cluster.replicas

@@ -134,7 +134,7 @@ class World:
         self.probes[node] = ProbeResult((known and known.answer) or answer, self.now)
 
     def silent(self, *numbers: int, for_s: float = 60) -> None:
-        """A node has been silent for so long; the first probe without an answer was sent a second later, or half way."""
+        """A node has been silent for so long; the first unanswered probe was sent a second later, or half way."""
         for number in numbers:
             answer = self.probes[NodeId(number)].answer
             heard = self.now - for_s

@@ -327,7 +327,7 @@ class BrokerSide:
             self._sim.tables_synced = live.read_bytes() if live.exists() else b""
 
     def rows(self, *more: str) -> dict[str, list[tuple[Any, ...]]] | None:
-        """All rows of the tables here, without those of links unless `more` names them; None if the tables are damaged."""
+        """All rows of the tables here, without those of links unless in `more`; None if the tables are damaged."""
         tables = ("counters", "streams", "topics", "partitionlets", "log_starts", "groups", "cursors", *more)
         columns = {"counters": "name, value"}  # the totals also say how far rows have sums
         if self.catalog.damage:

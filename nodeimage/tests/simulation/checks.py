@@ -45,7 +45,7 @@ class _Truth:
         return position <= self.until and not any(after < position <= until for after, until in self.holes)
 
 
-class _Looked:
+class _Compared:
     """How far one replica has been compared, and in which process."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Checks:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._truths: defaultdict[ContainerId, _Truth] = defaultdict(_Truth)
-        self._looked: dict[tuple[LocalReplica, str], _Looked] = {}
+        self._looked: dict[tuple[LocalReplica, str], _Compared] = {}
         self._writers: dict[tuple[ContainerId, Epoch], Process] = {}
         self.acknowledged: defaultdict[ContainerId, dict[Position, bytes]] = defaultdict(dict)
         self.latest: defaultdict[ContainerId, Position] = defaultdict(lambda: Position(0))
@@ -68,7 +68,7 @@ class Checks:
         self.failure: Violation | None = None
 
     def fail(self, text: str) -> None:
-        """Keep the first violation, and end the run: an exception raised here might be caught by the code under test."""
+        """Keep the first violation, and end the run: the code under test might catch an exception raised here."""
         if self.failure is None:
             self.failure = Violation(f"{self._cluster.loop.now:.3f} s: {text}")
             self._cluster.trace(f"VIOLATION {text}")
@@ -86,7 +86,7 @@ class Checks:
         """Invariants 1, 2, 7: one truth, and it only grows."""
         if replica.cycle.is_closed:
             return  # its log is being cut or reset, and will be another one
-        looked = self._looked.setdefault((replica, replica.incarnation), _Looked())
+        looked = self._looked.setdefault((replica, replica.incarnation), _Compared())
         committed = replica.committed
         where = f"container {replica.id} on node {node.number}"
         if committed < looked.committed:
@@ -128,7 +128,7 @@ class Checks:
             self.fail(f"epoch {container.epoch} of container {container.id}: {before.name}, and {process.name}")
 
     def acknowledge(self, container_id: ContainerId, position: Position, payload: bytes) -> None:
-        """A client was told that its command is committed: it must be on every member of the in-sync set (invariant 1)."""
+        """A client's command was acknowledged: it must be on every member of the in-sync set (invariant 1)."""
         self.acknowledged[container_id][position] = payload
         self.latest[container_id] = max(self.latest[container_id], position)
         if self._cluster.set_back:

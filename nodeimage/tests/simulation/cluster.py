@@ -250,14 +250,14 @@ class Cluster:
             if node.controller is None or node.controller.clocks_off().keys() != off:
                 return f"node {node.number} does not see that the clocks of nodes {sorted(off)} are off"
         for container_id in self.containers():
-            why = self.checks.quiet(container_id) or self._lags(container_id)
+            why = self.checks.quiet(container_id) or self._lagging_catalog(container_id)
             if why:
                 return f"container {container_id}: {why}"
             for node in self.nodes:
                 if (
                     self.is_flipped(node, container_id)
                     and not self.is_needed(container_id)
-                    and not self._is_gone(node, container_id)
+                    and not self._is_damage_gone(node, container_id)
                 ):
                     return f"container {container_id}: node {node.number} has a damaged replica still"
         for node in self.nodes:
@@ -266,17 +266,17 @@ class Cluster:
                     return f"node {node.number} has a replica still of container {container_id}, which is deleted"
         return ""
 
-    def _unready(self) -> str:
+    def _unready_node(self) -> str:
         """Which node does not serve yet."""
         for node in self.nodes if self.shape.topics else ():
             if node.upper is None or not node.upper.is_ready:
                 return f"node {node.number} does not serve"
         return ""
 
-    def _lags(self, container_id: ContainerId) -> str:
+    def _lagging_catalog(self, container_id: ContainerId) -> str:
         """Which catalog has not applied all commands yet."""
         if self.shape.topics and container_id == CATALOG_ID:
-            if unready := self._unready():
+            if unready := self._unready_node():
                 return unready
             uppers = [node.upper for node in self.nodes if node.upper is not None]  # all of them: they serve
             replicas = [upper.replicas.replica(CATALOG_ID) for upper in uppers]
@@ -324,7 +324,7 @@ class Cluster:
         record = self.record(container_id)
         return record is not None and len(record.in_sync) <= record.min_in_sync
 
-    def _is_gone(self, node: Node, container_id: ContainerId) -> bool:
+    def _is_damage_gone(self, node: Node, container_id: ContainerId) -> bool:
         """Whether the damaged bytes are gone: freed together with their records, or cut off as not committed."""
         if not self.shape.topics and self.flips[container_id].is_there():
             return False
@@ -387,10 +387,10 @@ class Cluster:
                 node.is_old = False
             if not node.is_up:
                 node.start()
-        await self._goes_on()
+        await self._containers_accept_writes()
         self.over = True
         await asyncio.gather(*running)
-        await self._all_through(writers)
+        await self._topics_accept_writes(writers)
         await asyncio.gather(*writing)
         scrubbing = self.loop.create_task(self._scrub_always())
         await self._becomes_whole(self.missing)
@@ -427,7 +427,7 @@ class Cluster:
                 node.scrub_all()
             await asyncio.sleep(SCRUB_S)
 
-    async def _goes_on(self) -> None:
+    async def _containers_accept_writes(self) -> None:
         """Each container acknowledges a command."""
         begin = self.loop.now
         client = Client(self, 999)
@@ -440,7 +440,7 @@ class Cluster:
                 self.checks.fail(f"container {left[0]} takes no writes {GO_ON_S:g} s after the last fault")
             await asyncio.sleep(0.2)
 
-    async def _all_through(self, writers: list[TopicClient]) -> None:
+    async def _topics_accept_writes(self, writers: list[TopicClient]) -> None:
         """Each topic accepts everything that is sent to it."""
         begin = self.loop.now
         while (left := [writer for writer in writers if not writer.is_through]) and self.checks.failure is None:

@@ -248,7 +248,7 @@ def _tear_bytes(fd: int, offset: int, joined: bytes, chance: random.Random) -> b
 
 
 def damage(folder: Path, chance: random.Random) -> str:
-    """Damage a replica that nobody has open, where the next start must notice it; returns what was done, "" if nothing."""
+    """Damage a closed replica where the next start must notice it; returns what was done, "" if nothing."""
     chunks = sorted(folder.glob("*.chunk"))
     replica = folder / "replica.json"
     kinds = ["record"] if replica.exists() else []

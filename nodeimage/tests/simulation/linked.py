@@ -161,12 +161,12 @@ class World:
             for node in cluster.nodes:
                 if not node.is_up:
                     node.start()
-        await self._links_again()
+        await self._restore_links()
         self.over = True
         await self._until(self._unwritten, WRITES_S)
         await asyncio.gather(*self._writing)
         await self._rests()
-        await self._quiet_lap()
+        await self._write_when_quiet()
         looking.cancel()
         self.checks.at_the_end()
         for cluster in self.clusters:
@@ -222,7 +222,7 @@ class World:
             await asyncio.sleep(0.5)
         return False
 
-    async def _links_again(self) -> None:
+    async def _restore_links(self) -> None:
         """All links that were created exist, and run."""
         for target, source in self.edges:
             begin = self.loop.now
@@ -271,9 +271,9 @@ class World:
     async def _rests(self) -> None:
         for cluster in self.clusters:
             await self._until(lambda cluster=cluster: _named(cluster, cluster.missing()), WRITES_S)  # type: ignore[misc]
-        await self._until(self._differs, REST_S)
+        await self._until(self._disagreements, REST_S)
 
-    async def _differs(self) -> str:
+    async def _disagreements(self) -> str:
         """What the clusters do not agree on yet."""
         for target, source in self.edges:  # an operator's request may take effect late
             if source not in {each for _, each in self.by_name[target].links_here()}:
@@ -291,7 +291,9 @@ class World:
             if home is None:
                 return f"nobody has {name}"
             for target in self._reached_from(home.name, name):
-                why = _behind(states[target].get(name), states[home.name].get(name), ends[target], ends[home.name])
+                why = _missing_in_copy(
+                    states[target].get(name), states[home.name].get(name), ends[target], ends[home.name]
+                )
                 if why:
                     return f"{name} in {target}, home {home.name}: {why}"
             for other in self.clusters:
@@ -330,7 +332,7 @@ class World:
                     return f"the cursor of {writer.group} is {found} in {name}, and {wanted} at home, {home.name}"
         return ""
 
-    async def _quiet_lap(self) -> None:
+    async def _write_when_quiet(self) -> None:
         """No more faults: records written now are fetched once by each cluster, or twice if their partition rolls."""
         for lap in range(2):  # a cluster that has just become a home may fetch once what it already has
             before = dict(self.fetched)
@@ -371,7 +373,7 @@ def _named(cluster: LinkedCluster, why: str) -> str:
     return f"{cluster.name}: {why}" if why else ""
 
 
-def _behind(here: TopicState | None, home: TopicState | None, ends: Any, home_ends: Any) -> str:
+def _missing_in_copy(here: TopicState | None, home: TopicState | None, ends: Any, home_ends: Any) -> str:
     """What a copy lacks; "": nothing."""
     if home is None:
         return "the home does not have it"
@@ -413,7 +415,7 @@ def _end_all(loop: SimulatedLoop) -> None:
             task.get_coro().close()  # type: ignore[union-attr]
 
 
-def _of_ended_tasks(_unraisable: Any) -> None:
+def _ignore_unraisable(_unraisable: Any) -> None:
     """A coroutine that awaits something during its own clean-up cannot be cleaned up without a loop."""
 
 
@@ -438,6 +440,6 @@ def run_linked(seed: int, *, kept_lines: int = 300) -> Outcome:
             return outcome
     finally:
         del world
-        with mock.patch.object(sys, "unraisablehook", _of_ended_tasks):
+        with mock.patch.object(sys, "unraisablehook", _ignore_unraisable):
             gc.collect()
         shutil.rmtree(folder, ignore_errors=True)

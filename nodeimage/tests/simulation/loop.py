@@ -256,7 +256,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """Run the function at one moment, and return its result at a later one; neither keeps the order of the calls."""
+        """Run the function at one moment, and return its result later; neither keeps the order of the calls."""
         future = self.create_future()
         process = PROCESS.get()
         if self._is_over:

@@ -105,7 +105,7 @@ class _Checked(ContainerListener):
         self._node.cluster.checks.led(self._node, self._process, container)
 
 
-class _Upkeep(ReplicaListener):
+class _Maintenance(ReplicaListener):
     """Scrubs and closes chunks in runs without a broker, which would otherwise do so."""
 
     def __init__(self, node: "Node", replicas: Replicas) -> None:
@@ -159,7 +159,7 @@ class Node:
         self.fenced = 0
         """The feature level that its folder has seen."""
         self._scrubbing: set[ContainerId] = set()
-        self._left: dict[ContainerId, tuple[str, Position]] = {}
+        self._former_replicas: dict[ContainerId, tuple[str, Position]] = {}
         """Incarnation (`format`) and position that the replicas of former runs had on disk, by container."""
 
     # --- life
@@ -197,7 +197,7 @@ class Node:
         self.cluster.checks.look(self)
         if self.replicas is not None:
             for replica in self.replicas.all():
-                self._left[replica.id] = self.holds(replica.id)
+                self._former_replicas[replica.id] = self.holds(replica.id)
         process.dead = True
         process.waiting.clear()
         self.process = self.host.process = None
@@ -230,10 +230,10 @@ class Node:
         return self.is_up and self.writer_pool.writes_beside
 
     def holds(self, container_id: ContainerId) -> tuple[str, Position]:
-        """The format of the node's replica, and the position that it has on disk at least; ("", 0) if that is unknown."""
+        """The format of the node's replica, and the position that it has on disk at least; ("", 0) if unknown."""
         replica = self.replicas.replica(container_id) if self.replicas is not None else None
         if replica is None:
-            return self._left.get(container_id, ("", Position(0)))
+            return self._former_replicas.get(container_id, ("", Position(0)))
         if replica.cycle.is_closed:  # it is being cut
             return "", Position(0)
         return replica.incarnation, replica.log.synced
@@ -292,7 +292,7 @@ class Node:
         )
         replicas.add_container_listener(_Checked(self, process))
         if not self.cluster.shape.topics:
-            replicas.add_replica_listener(_Upkeep(self, replicas))
+            replicas.add_replica_listener(_Maintenance(self, replicas))
         self.host.handlers = {
             Probe: self._probed,
             Prepare: self._prepare,
@@ -459,15 +459,15 @@ class Node:
     # --- asked by others
 
     async def _probed(self, asked: Probe, _payload: memoryview, _session: None) -> ProbeAnswer:
-        await self._begun()
+        await self._await_registered()
         if asked.doubted and not self.is_old:
             await self.controller.look_and_tell(asked.doubted)
         assert self.replicas is not None
         # An older version does not know this request.
         return self.replicas.teller().answer(Probe() if self.is_old else asked, self._alive())
 
-    async def _begun(self) -> None:
-        """The process's replicas. If a process has yet to register, the former one is returned, which does not answer."""
+    async def _await_registered(self) -> None:
+        """Return only if the process has registered: until then calls go to the former process, which never answers."""
         if self.replicas is None:
             await self.cluster.loop.create_future()
 
@@ -491,7 +491,7 @@ class Node:
         )
 
     async def _prepare(self, asked: Prepare, _payload: memoryview, _session: None) -> Prepared:
-        await self._begun()
+        await self._await_registered()
         assert self.replicas is not None
         return Prepared(format=await self.replicas.prepare(ContainerId(asked.container)))
 
@@ -499,7 +499,7 @@ class Node:
         return Rolled(0)
 
     async def _unrecorded(self, asked: Unrecorded, payload: memoryview, session: Any) -> Any:
-        await self._begun()
+        await self._await_registered()
         assert self.replicas is not None
         peers: Any = self
         recovery = StoreRecovery(
@@ -600,6 +600,6 @@ class Node:
     def lose_folder(self) -> None:
         """All replicas are lost; the node keeps its identity."""
         assert self.process is None
-        self._left.clear()
+        self._former_replicas.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.rmtree(data_folder(self), ignore_errors=True)

@@ -75,13 +75,13 @@ class Operator:
         done = await self._recover(apply=True)
         if done is None or done["containers"]:
             return False
-        self._say_again()
+        self._repeat_decisions()
         await asyncio.sleep(2 * AGAIN_S)
         shown = await self._recover(apply=False)
         return shown is not None and not shown["containers"]
 
     async def _recover(self, *, apply: bool) -> dict[str, Any] | None:
-        """The result of `headrace recover-store --pod` on one of the nodes; None: it was refused, or the node has died."""
+        """The result of `headrace recover-store --pod` on one of the nodes; None: it was refused, or the node died."""
         able = [node for node in self._cluster.nodes if node.replicas is not None]
         if not able:
             return None
@@ -104,7 +104,7 @@ class Operator:
         self._cluster.trace(f"recover-store (apply={apply}): {[each['container'] for each in done['containers']]}")
         return done
 
-    def _say_again(self) -> None:
+    def _repeat_decisions(self) -> None:
         """Repeat the operator's decisions since the copy, and those that the recovery reports as undone."""
         for node in self._cluster.nodes:
             draining = node.number in self._cluster.drained

@@ -231,7 +231,7 @@ def _all_of(log: ContainerLog, row: PartitionletRow) -> list[tuple[int, Record]]
 
 
 def _behind_seal(log: ContainerLog, row: PartitionletRow) -> str:
-    """What a log has after a partitionlet's seal, which ends the partitionlet whatever the catalog says; "": nothing."""
+    """What a log has after a partitionlet's seal, which is its end whatever the catalog says; "": nothing."""
     seals = [frame for frame in log.controls_of(row.id) if frame.type == FrameType.SEAL]
     ends = [msgspec.msgpack.decode(frame.payload, type=Seal).end for frame in seals]
     if len(ends) > 1:

@@ -29,7 +29,7 @@ LATE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions at the beginning of a run: the numbers of the nodes with the older version, and the later changes."""
+    """The versions at the beginning of a run: the numbers of the nodes with the older one, and the later changes."""
 
     old: frozenset[int]
     faults: tuple[Fault, ...]

@@ -220,7 +220,7 @@ def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
         mock.patch.object(Leader, "__hash__", lambda container: hash((container.id, container.epoch))),
         mock.patch.object(LoopLag, "start", _nothing),
         mock.patch.object(Scrub, "_read", _scrubbed),
-        mock.patch("headrace.storage.regroup.ChildProcess", _Regrouped),
+        mock.patch("headrace.storage.regroup.ChildProcess", _RegroupProcess),
         mock.patch("headrace.container.snapshot_transfer.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
         mock.patch("headrace.node.snapshot_sending.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
         *([mock.patch("headrace.tables.table_scrub.REST_S", 5.0)] if cluster.table_faults else ()),
@@ -238,7 +238,7 @@ async def _scrubbed(_scrub: Scrub, folder: str, synced: Position) -> tuple[list[
     return [msgspec.json.encode({"finding": str(each)}) for each in findings], 1 if findings else 0
 
 
-class _Regrouped:
+class _RegroupProcess:
     """The output of the other helper process."""
 
     def __init__(self, command: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 
 WAIT_S = 2.0
-MOST_OPEN = 8_000
+MAX_OPEN = 8_000
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ def run(address: tuple[str, int], *, rate: float, seconds: float) -> tuple[Storm
         while storm.offered < total or began:
             now = time.monotonic()
             due = min(total, int((now - start) * rate)) - storm.offered
-            for _ in range(min(due, MOST_OPEN - len(began))):
+            for _ in range(min(due, MAX_OPEN - len(began))):
                 connection = socket.socket()
                 connection.setblocking(False)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # no TIME_WAIT

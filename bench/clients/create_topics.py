@@ -12,7 +12,7 @@ from bench import wire
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-MOST_LOOKED_AT = 100_000
+MAX_LOOKED_AT = 100_000
 """Most topics whose leaders are all checked; of more topics, only the last created ones are."""
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     admin.list_topics(timeout=30)
     names = [f"{options.prefix}-{index:06d}" for index in range(options.topics)]
     # Metadata of hundreds of thousands of topics costs this client more than creating them costs the server.
-    looked_at = names[-options.at_once :] if len(names) > MOST_LOOKED_AT else None
+    looked_at = names[-options.at_once :] if len(names) > MAX_LOOKED_AT else None
     before = 0 if looked_at else led_topics(options.bootstrap, None)
 
     began = time.monotonic()

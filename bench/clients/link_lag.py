@@ -19,10 +19,10 @@ from bench.figures import quantile
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 STAMP = struct.Struct(">qq")
-SIZE_LEAST = 100
+MIN_SIZE = 100
 FIRST_WAIT_S = 120.0
 """Seconds to wait for the copy, and for its first record."""
-MOST_QUEUED = 100_000
+MAX_QUEUED = 100_000
 
 
 class Reader(threading.Thread):
@@ -88,7 +88,7 @@ class Reader(threading.Thread):
                         if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                             raise KafkaException(error)
                         continue
-                    if len(value := message.value() or b"") < SIZE_LEAST:
+                    if len(value := message.value() or b"") < MIN_SIZE:
                         continue  # a record that tested whether the topic accepts records
                     stamp, number = STAMP.unpack_from(value)
                     if stamp >= self.since > 0:
@@ -164,7 +164,7 @@ def main() -> None:
     parse.add_argument("--limit-s", type=float, default=300.0)
     options = parse.parse_args()
     producer = Producer(
-        {"bootstrap.servers": options.source, "acks": "all", "queue.buffering.max.messages": MOST_QUEUED}
+        {"bootstrap.servers": options.source, "acks": "all", "queue.buffering.max.messages": MAX_QUEUED}
     )
     reader = Reader(options.target, options.copy, options.partitions)
     reader.start()

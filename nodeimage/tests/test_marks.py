@@ -12,7 +12,7 @@ from kit.gate_scripts import gate_script
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("nodeimage/tests", "operator/tests", "spark/tests", "bench/tests")
-MOST_ALONE = 15
+MAX_ALONE = 15
 
 
 def marked(name: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
@@ -37,7 +37,7 @@ def marked(name: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunction
 
 
 def test_few_tests_need_the_machine_to_themselves() -> None:
-    assert 0 < len(list(marked("alone"))) <= MOST_ALONE
+    assert 0 < len(list(marked("alone"))) <= MAX_ALONE
 
 
 @pytest.mark.parametrize(("test", "code"), [pytest.param(*each, id=each[0]) for each in marked("alone")])

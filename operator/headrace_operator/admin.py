@@ -20,7 +20,7 @@ from headrace.base.errors import HeadraceError, KafkaError
 from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.kafka_client.errors import SourceRefuses
 from headrace.wire.api_keys import ApiKey
-from headrace_operator.routes import Routes, Way
+from headrace_operator.routes import Destination, Routes
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ class Unreachable(HeadraceError):
         return type(self)(str(self))
 
 
-class NotKnown(Unreachable):
+class NotAuthenticated(Unreachable):
     """A cluster rejects the operator's password, or the operator does not trust the cluster's certificate."""
 
 
@@ -84,7 +84,7 @@ class Admin:
         # Calls with their own time-out do not wait behind calls that hang.
         self._patient_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="admin-patient")
         self._endpoints: dict[tuple[str, str], _Endpoint] = {}
-        """By address and by the credentials used there (`Way.mark`)."""
+        """By address and by the credentials used there (`Destination.mark`)."""
         self._lock = threading.Lock()
         self.calls = 0
 
@@ -152,13 +152,13 @@ class Admin:
         except (OSError, SourceRefuses) as error:
             raise _failure(way.address, error, method) from error
 
-    def _way(self, address: str) -> Way:
+    def _way(self, address: str) -> Destination:
         way = self._routes.way(address)
         if way.closed:
             raise Unreachable(way.closed)
         return way
 
-    def _used(self, way: Way, connection: BrokerConnection, use: Callable[[BrokerConnection], Any]) -> Any:
+    def _used(self, way: Destination, connection: BrokerConnection, use: Callable[[BrokerConnection], Any]) -> Any:
         try:
             answer = use(connection)
         except KafkaError:
@@ -170,7 +170,7 @@ class Admin:
         self._give_back(way, connection)
         return answer
 
-    def _take(self, way: Way) -> BrokerConnection | None:
+    def _take(self, way: Destination) -> BrokerConnection | None:
         """Return an idle connection, if any. Raises Unreachable if the last call failed a moment ago."""
         now = time.monotonic()
         with self._lock:
@@ -184,7 +184,7 @@ class Admin:
                 connection.close()
         return None
 
-    def _give_back(self, way: Way, connection: BrokerConnection) -> None:
+    def _give_back(self, way: Destination, connection: BrokerConnection) -> None:
         with self._lock:
             endpoint = self._endpoints.get((way.address, way.mark))
             if endpoint is None:
@@ -194,7 +194,7 @@ class Admin:
             endpoint.idle.append((time.monotonic(), connection))
 
 
-def _connected(way: Way, timeout_s: float, *, connect_timeout_s: float | None = None) -> BrokerConnection:
+def _connected(way: Destination, timeout_s: float, *, connect_timeout_s: float | None = None) -> BrokerConnection:
     """[blocking] Raises OSError, SourceRefuses."""
     host, _, port = way.address.rpartition(":")
     return BrokerConnection(
@@ -204,7 +204,7 @@ def _connected(way: Way, timeout_s: float, *, connect_timeout_s: float | None = 
 
 def _failure(address: str, error: Exception, what: str = "") -> Unreachable:
     if isinstance(error, SourceRefuses):
-        return NotKnown(f"{address} and the operator do not know each other: {error}")
+        return NotAuthenticated(f"{address} and the operator do not know each other: {error}")
     return Unreachable(f"{address} does not answer{f' {what}' if what else ''}: {error}")
 
 

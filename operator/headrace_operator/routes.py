@@ -18,7 +18,7 @@ from headrace.security.client_security import security_of
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.names import CLIENT_PORT, EXTERNAL_PORT, OPERATOR_PORT, SECURE_PORT
 
-MOST_SHARDS: Final = 32
+MAX_SHARDS: Final = 32
 INSIDE: Final = (CLIENT_PORT, SECURE_PORT, EXTERNAL_PORT, OPERATOR_PORT)
 """First ports of the listeners that a node's address may have."""
 
@@ -42,7 +42,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Destination:
     """The destination of a call; `access` None: in clear text."""
 
     address: str
@@ -79,23 +79,23 @@ class Routes:
         """Return whether it has been determined how the cluster is reached."""
         return (namespace, name) in self._routes
 
-    def way(self, address: str) -> Way:
+    def way(self, address: str) -> Destination:
         """Return the destination of a call to an address."""
         host, _, port = address.rpartition(":")
         of = _cluster_of(host)
         if of is None:
-            return Way(address)
+            return Destination(address)
         namespace, name, pod = of
         route = self._routes.get((namespace, name))
         if route is None:
-            return Way(address)
+            return Destination(address)
         if isinstance(route, str):
-            return Way(address, closed=route)
+            return Destination(address, closed=route)
         if route.pods and pod not in route.pods:
             if pod:
-                return Way(address)
+                return Destination(address)
             host = f"{route.pods[0]}.{name}-nodes.{namespace}.svc"
-        return Way(f"{host}:{OPERATOR_PORT + _shard(int(port))}", route.access, route.mark)
+        return Destination(f"{host}:{OPERATOR_PORT + _shard(int(port))}", route.access, route.mark)
 
 
 def _cluster_of(host: str) -> tuple[str, str, str] | None:
@@ -110,6 +110,6 @@ def _cluster_of(host: str) -> tuple[str, str, str] | None:
 
 def _shard(port: int) -> int:
     for first in INSIDE:
-        if first <= port < first + MOST_SHARDS:
+        if first <= port < first + MAX_SHARDS:
             return port - first
     return 0

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.base.errors import Code, KafkaError
-from headrace_operator.admin import NotKnown, Unreachable
+from headrace_operator.admin import NotAuthenticated, Unreachable
 from headrace_operator.engine import Cache, Engine, Key, key_of
 from headrace_operator.kinds.cluster import Clusters, balance_policy
 from headrace_operator.kinds.cluster_level import ORIGINAL
@@ -113,7 +113,7 @@ class FakeCluster:
         if self.away or bootstrap in self.silent:
             raise Unreachable(f"{bootstrap} does not answer")
         if self.refuses_operator:
-            raise NotKnown(self.refuses_operator)
+            raise NotAuthenticated(self.refuses_operator)
         params = params or {}
         if method not in LOOKS:
             self.calls.append((method, params))

@@ -31,7 +31,7 @@ from headrace_operator.builders.names import OPERATOR_PORT
 from headrace_operator.engine import Key
 from headrace_operator.kinds.stream import Streams
 from headrace_operator.kinds.users import Users
-from headrace_operator.routes import Routes, Way
+from headrace_operator.routes import Destination, Routes
 from kit.own_ports import own_port
 from kit.parts import options
 from kit.patience import PATIENCE
@@ -70,7 +70,7 @@ class Here(Routes):
         self._of = of
         self._port = port
 
-    def way(self, address: str) -> Way:
+    def way(self, address: str) -> Destination:
         asked = self._of.way(address)
         assert asked.address.endswith(f":{OPERATOR_PORT}"), "in clear"
         return replace(asked, address=f"localhost:{self._port}")

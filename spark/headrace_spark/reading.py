@@ -36,7 +36,7 @@ WAIT_MS = 500
 BATCH_ROWS, BATCH_BYTES = 4096, 1 << 20
 """Arrow batches below both sizes are joined, so that many small ranges do not cost a batch each."""
 SAMPLE_BYTES = 4096
-MOST_MILLIS = (2**63 - 1) // 1000
+MAX_MILLIS = (2**63 - 1) // 1000
 """The most milliseconds that fit into 64 bits as microseconds."""
 
 
@@ -358,7 +358,7 @@ def micros(millis: npt.NDArray[np.int64]) -> pa.Array:
     """Return times in milliseconds as microseconds for Spark; null for a time that does not fit (nanoseconds by
     mistake).
     """
-    fits = (millis >= -MOST_MILLIS) & (millis <= MOST_MILLIS)
+    fits = (millis >= -MAX_MILLIS) & (millis <= MAX_MILLIS)
     return pa.array(np.where(fits, millis, 0) * 1000, mask=~fits)
 
 

@@ -17,8 +17,8 @@ SAMPLED_AT_ONCE = 64
 """Most partitions whose record size is sampled at once; the others are assumed to have the mean size."""
 SAMPLE_HOLDS = 100
 """Offsets after a sample within which it is not repeated, so that small batches need no samples."""
-CUT, MOST_CUTS = 8, 8
-"""CUT: the factor by which a range is shortened at once if records at its end are larger than assumed. MOST_CUTS: how
+CUT, MAX_CUTS = 8, 8
+"""CUT: the factor by which a range is shortened at once if records at its end are larger than assumed. MAX_CUTS: how
 often.
 """
 USUAL_RECORD_BYTES = 200.0
@@ -147,7 +147,7 @@ class Subscription:
         beyond its end.
         """
         found, kept = dict(sizes), limited(ranges, weight=sizes, limit=limit)
-        for _ in range(MOST_CUTS):
+        for _ in range(MAX_CUTS):
             largest = sorted(kept, key=lambda one: -one.records * found[one.key])[:SAMPLED_AT_ONCE]
             last = mean_record_bytes(self._cluster, [(one.key, one.end - 1) for one in largest], options=self._options)
             more = {key: min(size, CUT * found[key]) for key, size in last.items() if size > 2 * found[key]}

@@ -10,7 +10,7 @@ from headrace_spark.errors import DataLoss
 from headrace_spark.options import read_options
 from headrace_spark.reading import (
     BATCH_ROWS,
-    MOST_MILLIS,
+    MAX_MILLIS,
     VERSION,
     _following,
     _joined,
@@ -60,8 +60,8 @@ def test_a_request_names_each_topic_once() -> None:
 
 
 def test_a_time_that_does_not_fit_into_64_bits_of_microseconds_is_null() -> None:
-    times = micros(np.array([0, -5, MOST_MILLIS, MOST_MILLIS + 1, -MOST_MILLIS - 1], np.int64))
-    assert times.to_pylist() == [0, -5000, MOST_MILLIS * 1000, None, None]
+    times = micros(np.array([0, -5, MAX_MILLIS, MAX_MILLIS + 1, -MAX_MILLIS - 1], np.int64))
+    assert times.to_pylist() == [0, -5000, MAX_MILLIS * 1000, None, None]
 
 
 def rows(count: int, first: int = 0) -> pa.RecordBatch:

@@ -22,7 +22,7 @@ from headrace.partitions.admin_params import Method, Methods, NoParams, Params
 from headrace.partitions.admin_rights import ADMIN, Anybody, On, Target, Targets, read_object, written
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
-from headrace.partitions.lookups import COMMAND_ITEMS, now, submitted, topic_rows
+from headrace.partitions.lookups import COMMAND_ITEMS, now, submit_within, topic_rows
 from headrace.security.access_expression import AccessExpression, parse
 from headrace.security.access_rules import Kind, Permission, Place, Rule, UnknownPlace, place_of
 from headrace.security.access_syntax import ExpressionFault
@@ -103,7 +103,7 @@ class AccessCalls:
         }
         self._changes.check_stays_admin(caller, force=params.force, rules=self._access.rules.changed(places))
         items = [_item(place, text, topics) for place, text in places.items()]
-        outcomes: Sequence[AccessOutcome] = await submitted(
+        outcomes: Sequence[AccessOutcome] = await submit_within(
             self._catalog, SetAccess(items=items, now=now()), timeout_ms=0
         )
         for (kind, name, permission), outcome in zip(places, outcomes, strict=True):

@@ -19,7 +19,7 @@ from headrace.partitions.access_control import AccessControl
 from headrace.partitions.admin_params import Method, Methods, NoParams, Params
 from headrace.partitions.admin_rights import CLUSTER_ADMIN
 from headrace.partitions.caller import Caller
-from headrace.partitions.lookups import submitted
+from headrace.partitions.lookups import submit_within
 from headrace.security.access_expression import parse
 from headrace.security.access_rules import AccessRules, Kind, Permission
 from headrace.security.audit import Change
@@ -115,7 +115,7 @@ class SecurityCalls:
 
     async def _turn(self, caller: Caller, *, on: bool) -> dict[str, Any]:
         before = self._access.rules.on
-        await submitted(self._catalog, SecureCluster(on=on), timeout_ms=0)
+        await submit_within(self._catalog, SecureCluster(on=on), timeout_ms=0)
         if before != on:
             log.warning("security is on" if on else "security is off")
             what, api = ("on", "security.on") if on else ("off: everybody may do everything", "security.off")

@@ -2,7 +2,7 @@
 
 All their committed offsets are read, AT_ONCE at a time whatever the number of groups. A scan begins LOOK_S seconds
 after the last one, or SHARE times as long after it as it took, whichever is later. The groups that are furthest behind
-are reported individually, up to MOST_GROUPS; the others are only counted. A node that does not coordinate groups
+are reported individually, up to MAX_GROUPS; the others are only counted. A node that does not coordinate groups
 reports none."""
 
 import asyncio
@@ -22,7 +22,7 @@ from headrace.catalog.rows import CommittedOffsetRow
 from headrace.coordination.takeover import Coordination
 from headrace.metrics import declarations as declared
 from headrace.metrics.readings import Reading
-from headrace.partitions.lookups import turn
+from headrace.partitions.lookups import yield_to_loop
 from headrace.partitions.partition_states import PartitionStates
 
 log = structlog.get_logger()
@@ -31,8 +31,8 @@ LOOK_S: Final = 10.0
 SHARE: Final = 50
 AT_ONCE: Final = 250
 """Committed offsets that are read, and added up, in one step: about half a millisecond of work."""
-MOST_GROUPS: Final = 100
-MOST_OF_A_GROUP: Final = 500
+MAX_GROUPS: Final = 100
+MAX_OF_A_GROUP: Final = 500
 """Most partitions, and most topics, of one group that are reported under kafka-exporter's names."""
 
 _Place = tuple[str, int, int]
@@ -63,9 +63,9 @@ class GroupLag:
     seconds: float | None = 0.0
     """None: not known yet."""
     partitions: list[PartitionLag] = field(default_factory=list)
-    """The first MOST_OF_A_GROUP partitions."""
+    """The first MAX_OF_A_GROUP partitions."""
     topics: dict[str, int] = field(default_factory=dict)
-    """Records by topic, for the first MOST_OF_A_GROUP topics."""
+    """Records by topic, for the first MAX_OF_A_GROUP topics."""
 
     def add(self, row: CommittedOffsetRow, records: int, seconds: float | None) -> None:
         """Add a partition that is `records` behind; the oldest of them has existed for `seconds`, None if unknown."""
@@ -76,9 +76,9 @@ class GroupLag:
         self.records += records
         self.most = max(self.most, records)
         topic = shown_name(row.stream, row.name)
-        if len(self.partitions) < MOST_OF_A_GROUP:
+        if len(self.partitions) < MAX_OF_A_GROUP:
             self.partitions.append(PartitionLag(topic, row.partition, row.offset, records))
-        if topic in self.topics or len(self.topics) < MOST_OF_A_GROUP:
+        if topic in self.topics or len(self.topics) < MAX_OF_A_GROUP:
             self.topics[topic] = self.topics.get(topic, 0) + records
 
 
@@ -137,7 +137,7 @@ class GroupMetrics:
         members: dict[str, int | None] = {}
         for number, (name, _, _) in enumerate(await service.listing()):
             members[name] = service.member_count(name)
-            await turn(number)
+            await yield_to_loop(number)
         groups = len(members)
         furthest = FurthestBehind()
         ends: dict[Key, int] = {}
@@ -148,7 +148,7 @@ class GroupMetrics:
             self._add(furthest, rows, members, ends)
         for number, (name, count) in enumerate(members.items()):  # groups that have committed nothing
             furthest.begin(GroupLag(name, count))
-            await turn(number)
+            await yield_to_loop(number)
         self._history.forget_others(ends.keys())
         self.looked = Looked(groups, tuple(furthest.told()))
 
@@ -212,14 +212,14 @@ class FurthestBehind:
 
     def begin(self, group: GroupLag) -> GroupLag:
         """Add the next group; all of its lag is added before another group begins."""
-        if len(self._found) >= 2 * MOST_GROUPS:
+        if len(self._found) >= 2 * MAX_GROUPS:
             self._found = self.told()
         self._found.append(group)
         return group
 
     def told(self) -> list[GroupLag]:
         """The groups that are furthest behind, in order."""
-        return sorted(self._found, key=lambda each: (-each.records, each.group))[:MOST_GROUPS]
+        return sorted(self._found, key=lambda each: (-each.records, each.group))[:MAX_GROUPS]
 
 
 def _committed_offsets(reader: Reader, after: _Place) -> tuple[list[tuple[str, CommittedOffsetRow]], _Place | None]:

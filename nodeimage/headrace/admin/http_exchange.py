@@ -4,7 +4,7 @@
 
 Invariants:
 1. One request at a time: pipelined requests stay unread until the one before has been answered.
-2. A request's head is limited to `MOST_HEAD` bytes, plus one piece; a longer one is refused before more is stored.
+2. A request's head is limited to `MAX_HEAD` bytes, plus one piece; a longer one is refused before more is stored.
 3. No body is read. If a request announces one, its connection closes with the answer.
 4. What is not HTTP/1.0 or 1.1 gets an answer that says so, and that repeats nothing of what was received.
 """
@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 
 import h11
 
-MOST_HEAD: Final = 16_384
+MAX_HEAD: Final = 16_384
 """Most bytes of a request's line and headers; a token may have a quarter of that."""
 AT_ONCE: Final = 4_096
 """Bytes that are passed to h11 in one piece, before its size check."""
@@ -29,7 +29,7 @@ _SCHEMES: Final = ("http://", "https://")
 _BROKEN: Final[Mapping[HTTPStatus, str]] = {
     HTTPStatus.BAD_REQUEST: "this is not an HTTP/1.1 request",
     HTTPStatus.EXPECTATION_FAILED: "only 100-continue is supported",
-    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: f"the request's head has more than {MOST_HEAD} bytes",
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: f"the request's head has more than {MAX_HEAD} bytes",
     HTTPStatus.NOT_IMPLEMENTED: "the transfer encoding is not supported",
     HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: "this port speaks HTTP/1.1",
 }
@@ -75,7 +75,7 @@ class HttpExchange:
     def __init__(self, remote: str) -> None:
         """`remote`: the client's address."""
         self._remote = remote
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self._method = b""
         self._unread = bytearray()
         """Received bytes that h11 has not been given yet."""

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from headrace.base.admission import is_local
 
-MOST_TOKEN: Final = 4_096
+MAX_TOKEN: Final = 4_096
 """Most bytes in the token's file."""
 _SCHEME: Final = "bearer "
 _LOCAL_NAME: Final = "localhost"
@@ -63,9 +63,9 @@ def read_token(path: Path | None) -> bytes:
     if path is None:
         return b""
     with path.open("rb") as file:
-        content = file.read(MOST_TOKEN + 1)
-    if len(content) > MOST_TOKEN:
-        raise ValueError(f"it has more than {MOST_TOKEN} bytes")
+        content = file.read(MAX_TOKEN + 1)
+    if len(content) > MAX_TOKEN:
+        raise ValueError(f"it has more than {MAX_TOKEN} bytes")
     return content.strip()
 
 

@@ -1,7 +1,7 @@
 """Topics and groups under the metric names of kafka-exporter, for KEDA and for existing dashboards. Pure functions.
 
 A node reports the partitions that it leads and has in memory, and the groups that it coordinates: together all nodes
-report what kafka-exporter does for a cluster. At most MOST_SERIES series each, for partitions and for groups' sums.
+report what kafka-exporter does for a cluster. At most MAX_SERIES series each, for partitions and for groups' sums.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from headrace.metrics.metric import Kind, Metric
 from headrace.metrics.readings import Reading
 from headrace.partitions.topics import Topic
 
-MOST_SERIES: Final = 500
+MAX_SERIES: Final = 500
 
 
 def _gauge(name: str, help_text: str, *labels: str) -> Metric:
@@ -57,14 +57,14 @@ def of_topics(topics: TopicsInMemory) -> Iterator[Reading | None]:
     """The first and last offsets of partitions that this node leads."""
     series = 0
     for topic in topics.all():
-        if series >= MOST_SERIES:
+        if series >= MAX_SERIES:
             return
         if not topic.partitions:
             yield None
             continue
         name = shown_name(topic.stream, topic.name)
         yield Reading(PARTITIONS, float(topic.partition_count), (name,))
-        for number, partition in list(islice(topic.partitions.items(), MOST_SERIES - series)):
+        for number, partition in list(islice(topic.partitions.items(), MAX_SERIES - series)):
             series += 1
             if not partition.left and not partition.deleted:
                 yield Reading(CURRENT, float(partition.high_watermark), (name, str(number)))
@@ -77,10 +77,10 @@ def of_groups(looked: Callable[[], Looked | None]) -> Iterator[Reading]:
     series = sums = 0
     for group in () if found is None else found.told:
         yield Reading(MEMBERS, float(group.members or 0), (group.group,))
-        for topic, records in list(group.topics.items())[: MOST_SERIES - sums]:
+        for topic, records in list(group.topics.items())[: MAX_SERIES - sums]:
             sums += 1
             yield Reading(GROUP_LAG_SUM, float(records), (group.group, topic))
-        for each in group.partitions[: MOST_SERIES - series]:
+        for each in group.partitions[: MAX_SERIES - series]:
             series += 1
             labels = (group.group, each.topic, str(each.partition))
             yield Reading(GROUP_OFFSET, float(each.offset), labels)

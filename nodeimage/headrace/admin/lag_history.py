@@ -8,8 +8,8 @@ from bisect import bisect_right
 from collections.abc import Set
 from typing import Final
 
-MOST_NOTES: Final = 64
-MOST_PARTITIONS: Final = 2_000
+MAX_NOTES: Final = 64
+MAX_PARTITIONS: Final = 2_000
 """Most partitions with notes at a time; 1 KiB each."""
 
 Key = tuple[bytes, int]
@@ -35,8 +35,8 @@ class _Notes:
             return
         times.append(now)
         ends.append(end)
-        if len(times) > MOST_NOTES:
-            half = MOST_NOTES // 2
+        if len(times) > MAX_NOTES:
+            half = MAX_NOTES // 2
             times[:half] = times[:half:2]
             ends[:half] = ends[:half:2]
 
@@ -51,7 +51,7 @@ class LagHistory:
         """Note that a partition ends at `end` now, by a monotonic clock in seconds."""
         notes = self._notes.get(key)
         if notes is None:
-            if len(self._notes) >= MOST_PARTITIONS:
+            if len(self._notes) >= MAX_PARTITIONS:
                 return
             notes = self._notes[key] = _Notes()
         notes.add(now, end)

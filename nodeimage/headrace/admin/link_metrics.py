@@ -1,6 +1,6 @@
 """The metrics of this node's links, computed periodically for scrapes, since a link may have 100,000 partitions.
 
-At most MOST_LINKS links are reported individually, those that are furthest behind first.
+At most MAX_LINKS links are reported individually, those that are furthest behind first.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 LOOK_S: Final = 10.0
 SHARE: Final = 50
-MOST_LINKS: Final = 50
+MAX_LINKS: Final = 50
 STATES: Final = (CONNECTING, CATCHING_UP, CAUGHT_UP, PAUSED, FAILED)
 
 
@@ -42,9 +42,9 @@ class LinkReadings:
     def readings(self) -> Iterator[Reading]:
         """The readings of links for `/metrics`."""
         told = sorted(self._found.items(), key=lambda each: (-each[1].lag.seconds, each[0]))
-        if len(told) > MOST_LINKS:
-            yield Reading(declared.SERIES_DROPPED, float(len(told) - MOST_LINKS), ("links",))
-        for name, each in told[:MOST_LINKS]:
+        if len(told) > MAX_LINKS:
+            yield Reading(declared.SERIES_DROPPED, float(len(told) - MAX_LINKS), ("links",))
+        for name, each in told[:MAX_LINKS]:
             for state in STATES:
                 yield Reading(declared.LINK_STATE, float(each.state == state), (name, state))
             for metric, value in (

@@ -142,7 +142,7 @@ def of_nodes(lives: Iterable[str]) -> Iterable[Reading]:
 
 def of_traffic(traffic: Traffic) -> Iterator[Reading | None]:
     """What clients wrote and read, by stream and by topic."""
-    for told in traffic.told():
+    for told in traffic.flow_reports():
         if told is None:
             yield None
         elif told.topic is None:

@@ -10,7 +10,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId, Position
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer
-from headrace.peer.replica_pages import ToldReplicas
+from headrace.peer.replica_pages import ReportedReplicas
 from headrace.store.records import NodeRecord
 
 PROBE_S: Final = 1.5
@@ -54,7 +54,7 @@ class NodeProbes:
 
     async def _ask_all(self, node: NodeRecord) -> ProbeAnswer:
         """Ask page by page; the time limit applies to each page. Raises HeadraceError if a page does not arrive."""
-        told = ToldReplicas()
+        told = ReportedReplicas()
         while True:
             asked = Probe(told.since, told.begun)
             answer, _ = await self._cluster.ask(node, asked, timeout_s=PROBE_S)

@@ -199,7 +199,7 @@ class NodeStatus:
 
     def _traffic_shown(self) -> dict[str, object]:
         """Traffic by stream, the busiest first; streams that are not counted individually are summed."""
-        streams = [each for each in self._traffic.told() if each is not None and each.topic is None]
+        streams = [each for each in self._traffic.flow_reports() if each is not None and each.topic is None]
         streams.sort(key=lambda each: each.flow.in_bytes + each.flow.out_bytes, reverse=True)
         return {
             "streams": [

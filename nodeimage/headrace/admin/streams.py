@@ -16,7 +16,7 @@ from headrace.partitions.admin_params import Method, Methods, Params
 from headrace.partitions.admin_rights import ADMIN, ANY, Anybody, SeesStream, check, on_path, on_stream, stream_target
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
-from headrace.partitions.lookups import found_one, now, submitted, turn
+from headrace.partitions.lookups import look_up_one, now, submit_within, yield_to_loop
 from headrace.partitions.new_streams import check_new_path, new_stream
 from headrace.partitions.stream_policies import PolicyFields, changes_from, policy_from, stream_shown
 from headrace.security.access_rules import Kind, Permission
@@ -103,7 +103,7 @@ class StreamCalls:
             owner=caller.principal.user if self._authorizer.is_on else None,
             now=now(),
         )
-        outcome: StreamOutcome = await submitted(self._catalog, command, timeout_ms=0)
+        outcome: StreamOutcome = await submit_within(self._catalog, command, timeout_ms=0)
         if not outcome.changed and not params.if_not_exists:
             raise KafkaError(
                 Code.TOPIC_ALREADY_EXISTS,
@@ -131,7 +131,7 @@ class StreamCalls:
                 break
             if self._authorizer.sees_stream(caller, row.path):
                 seen.append(stream_shown(row))
-            await turn(index)
+            await yield_to_loop(index)
         return seen
 
     async def _show(self, params: OneStream) -> dict[str, object]:
@@ -159,7 +159,7 @@ class StreamCalls:
         if changes.volume is not None:
             await self._volumes.for_stream(changes.volume)
         command = AlterStream(path=params.path, changes=changes)
-        outcome: StreamOutcome = await submitted(self._catalog, command, timeout_ms=0)
+        outcome: StreamOutcome = await submit_within(self._catalog, command, timeout_ms=0)
         return stream_shown(outcome.stream)
 
     async def _delete(self, params: StreamEnd) -> dict[str, object]:
@@ -171,7 +171,7 @@ class StreamCalls:
                 Code.POLICY_VIOLATION,
                 f"{params.path} holds the topics that are named without a stream; it cannot be deleted",
             )
-        outcome: StreamOutcome = await submitted(
+        outcome: StreamOutcome = await submit_within(
             self._catalog, DeleteStream(path=params.path, now=now(), force=params.force), timeout_ms=0
         )
         return stream_shown(outcome.stream)
@@ -180,7 +180,7 @@ class StreamCalls:
 async def stream_of(catalog: Catalog, path: str) -> StreamRow:
     """The stream at a path. Raises KafkaError if there is none."""
     check_stream(path)
-    row = await found_one(catalog, lambda reader: reader.streams.at(path))
+    row = await look_up_one(catalog, lambda reader: reader.streams.at(path))
     if row is None:
         raise KafkaError(
             Code.UNKNOWN_TOPIC_OR_PARTITION,

@@ -21,7 +21,7 @@ from headrace.catalog.users import AlterCredentials, Credential, DeleteUser, Put
 from headrace.partitions.admin_params import Method, Methods, Params
 from headrace.partitions.admin_rights import CLUSTER_ADMIN, Own
 from headrace.partitions.caller import Caller
-from headrace.partitions.lookups import found_one, now, submitted
+from headrace.partitions.lookups import look_up_one, now, submit_within
 from headrace.security.audit import Change
 from headrace.security.principals import check_name, check_user_name
 from headrace.security.sasl.scram_credential import ScramCredential
@@ -29,10 +29,10 @@ from headrace.security.scram_common import HASHES
 
 log = structlog.get_logger()
 
-LEAST_PASSWORD: Final = 8
-MOST_PASSWORD: Final = 256
+MIN_PASSWORD: Final = 8
+MAX_PASSWORD: Final = 256
 """Shortest and longest password, in characters."""
-MOST_GROUPS: Final = 1_000
+MAX_GROUPS: Final = 1_000
 MAX_PAGE: Final = 10_000
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
@@ -121,7 +121,7 @@ class UserCalls:
                 " password",
             )
         command = PutUser(name=name, groups=params.groups, now=now(), create=True)
-        outcome: UserOutcome = await submitted(self._catalog, command, timeout_ms=0)
+        outcome: UserOutcome = await submit_within(self._catalog, command, timeout_ms=0)
         if params.password is not None:
             await self._set_password(name, params.password)
         log.info("user created", user=name)
@@ -154,7 +154,7 @@ class UserCalls:
             after = frozenset(params.groups) | caller.principal.groups
             self._changes.check_stays_admin(caller, force=params.force, groups=after)
         command = PutUser(name=params.name, groups=params.groups, now=now(), create=False)
-        await submitted(self._catalog, command, timeout_ms=0)
+        await submit_within(self._catalog, command, timeout_ms=0)
         log.info("user altered", user=params.name)
         self._changes.note(caller, Change.USERS, params.name, _of_groups(params.groups), api="user.alter")
         return {**await self._show(OneUser(params.name)), **await self._changes.outcome_fields()}
@@ -177,7 +177,7 @@ class UserCalls:
             raise KafkaError(
                 Code.POLICY_VIOLATION, f"{params.name} is the user who asks; with force it is deleted nevertheless"
             )
-        await submitted(self._catalog, DeleteUser(name=params.name), timeout_ms=0)
+        await submit_within(self._catalog, DeleteUser(name=params.name), timeout_ms=0)
         log.info("user deleted", user=params.name)
         self._changes.note(caller, Change.USERS, params.name, "deleted", api="user.delete")
         return {**found, **await self._changes.outcome_fields()}
@@ -201,7 +201,7 @@ class UserCalls:
         loop = self._runtime.loop
         upserts = await loop.run_in_executor(self._runtime.executor, _credentials, name, password)
         command = AlterCredentials(deletions=[], upserts=upserts, now=now(), only_existing=True)
-        codes: Sequence[Code] = await submitted(self._catalog, command, timeout_ms=0)
+        codes: Sequence[Code] = await submit_within(self._catalog, command, timeout_ms=0)
         if any(code is not Code.NONE for code in codes):
             raise _none(name)
 
@@ -210,14 +210,14 @@ class UserCalls:
             row = reader.users.named(name)
             return None if row is None else _shown(row, _mechanisms(reader, name))
 
-        return await found_one(self._catalog, look)
+        return await look_up_one(self._catalog, look)
 
 
 def check_password(password: str, *, user: str) -> None:
     """Check that a password is acceptable. Raises KafkaError, whose message does not contain it."""
     fault = ""
-    if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
-        fault = f"has {len(password)} characters; {LEAST_PASSWORD} to {MOST_PASSWORD} are allowed"
+    if not MIN_PASSWORD <= len(password) <= MAX_PASSWORD:
+        fault = f"has {len(password)} characters; {MIN_PASSWORD} to {MAX_PASSWORD} are allowed"
     elif _CONTROLS.search(password):
         fault = "has a control character, such as a line break"
     elif password.casefold() == user.casefold():
@@ -227,8 +227,8 @@ def check_password(password: str, *, user: str) -> None:
 
 
 def _check_groups(groups: Sequence[str]) -> None:
-    if len(groups) > MOST_GROUPS:
-        raise KafkaError(Code.INVALID_REQUEST, f"{len(groups)} groups; a user can be in at most {MOST_GROUPS}")
+    if len(groups) > MAX_GROUPS:
+        raise KafkaError(Code.INVALID_REQUEST, f"{len(groups)} groups; a user can be in at most {MAX_GROUPS}")
     for each in groups:
         check_name(each, kind="group")
 

@@ -1,11 +1,11 @@
 """Parses and checks addresses as people write them, `host:port`."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.base.errors import Code, KafkaError
 
-MOST_ADDRESSES = 64
+MAX_ADDRESSES: Final = 64
 """The most addresses in one bootstrap list."""
 
 
@@ -25,8 +25,8 @@ def parse_addresses(texts: Sequence[str]) -> list[Address]:
     Raises KafkaError INVALID_CONFIG for no address, too many addresses, or an invalid one.
     """
     found = [parse_address(part) for text in texts for part in text.split(",") if part.strip()]
-    if not 0 < len(found) <= MOST_ADDRESSES:
-        raise KafkaError(Code.INVALID_CONFIG, f"{len(found)} addresses; give 1 to {MOST_ADDRESSES}, as host:port")
+    if not 0 < len(found) <= MAX_ADDRESSES:
+        raise KafkaError(Code.INVALID_CONFIG, f"{len(found)} addresses; give 1 to {MAX_ADDRESSES}, as host:port")
     return list(dict.fromkeys(found))
 
 

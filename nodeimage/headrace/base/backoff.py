@@ -8,14 +8,14 @@ owners are state machines that never sleep.
 from dataclasses import dataclass
 from typing import Final
 
-_MOST_DOUBLINGS: Final = 60
+_MAX_DOUBLINGS: Final = 60
 """A power of two beyond any pause."""
 
 
 def pause_s(failures: int, *, first_s: float, longest_s: float) -> float:
     """Seconds to wait after the failure that follows `failures` others: `first_s` after the first, twice as long after
     each further one, `longest_s` at most."""
-    return min(first_s * 2.0 ** min(failures, _MOST_DOUBLINGS), longest_s)
+    return min(first_s * 2.0 ** min(failures, _MAX_DOUBLINGS), longest_s)
 
 
 @dataclass(slots=True)

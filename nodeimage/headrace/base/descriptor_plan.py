@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-LEAST: Final = 256
+MIN_DESCRIPTORS: Final = 256
 """The number of descriptors below which a node works, if at all, with very few clients."""
 _MAPPINGS: Final = 65_530
 """The most memory mappings of a process by Linux's default."""
 _HTTP: Final = 32
-_LEAST_CLIENTS: Final = 16
+_MIN_CLIENTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def descriptor_plan(limit: int, *, mappings: int = _MAPPINGS) -> DescriptorPlan:
     chunks = _within(min(limit // 16, mappings // 8), 16, 4_096)
     peers = _within(limit // 8, 64, 16_384)
     left = limit - reserve - 2 * chunks - peers - _HTTP
-    clients = max(min(left, mappings // 2), _LEAST_CLIENTS)
+    clients = max(min(left, mappings // 2), _MIN_CLIENTS)
     return DescriptorPlan(limit=limit, reserve=reserve, chunks=chunks, peers=peers, http=_HTTP, clients=clients)
 
 

@@ -53,7 +53,7 @@ class Home(NamedTuple):
         return Home((taken << _TAKER_BITS | taker) << _GIVEN_BITS, cluster)
 
 
-PARTITIONLET_BITS = 40
+PARTITIONLET_BITS: Final = 40
 
 
 def partitionlet_id(*, stream: StreamNumber, serial: int) -> PartitionletId:

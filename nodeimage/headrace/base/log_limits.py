@@ -18,7 +18,7 @@ Invariants:
 2. All other lines are limited, including changes of state ("leads", "leads no more"): status and metrics show the
    state, and the limit is per container, so all lines appear for a container whose leader changes some times in a
    minute. Audit lines have limits of their own (security.audit), per principal.
-3. Memory is bounded: `MOST_CAUSES` causes, of which the least recently used is dropped first; `MOST_EVENTS` events,
+3. Memory is bounded: `MAX_CAUSES` causes, of which the least recently used is dropped first; `MAX_EVENTS` events,
    enough for those in the source, and one bucket for any others.
 4. No suppressed line is lost from the counts: the count of a dropped cause is added to that of its event.
 
@@ -44,9 +44,9 @@ CAUSE_BURST: Final = 10
 CAUSE_EVERY_S: Final = 5.0
 EVENT_BURST: Final = 200
 EVENT_EVERY_S: Final = 0.5
-MOST_CAUSES: Final = 2048
-MOST_EVENTS: Final = 1024
-MOST_TOLD: Final = 5
+MAX_CAUSES: Final = 2048
+MAX_EVENTS: Final = 1024
+MAX_TOLD: Final = 5
 """The most causes of one event for which `tell` writes a line each; the others are summed up in one line."""
 QUIET_S: Final = 2 * CAUSE_EVERY_S
 """Seconds without a suppressed line after which `tell` considers a flood to be over. Before that, the next line of the
@@ -61,7 +61,7 @@ _PEER: Final = "peer"
 _CAUSES: Final = ("node", "container", "link", "kind", "step", "call", "method", "of", "source", "volume")
 """The keys that make up the cause of a line without a peer. All values are the program's own, or given by an admin."""
 _OTHERS: Final = "others"
-_MOST_TEXT: Final = 200
+_MAX_TEXT: Final = 200
 
 Cause = tuple[tuple[str, Hashable], ...]
 EventDict = MutableMapping[str, Any]
@@ -138,7 +138,7 @@ class LogLimits:
     # --- inside
 
     def _add_event(self, name: Hashable, now: float) -> _Bucket:
-        if len(self._events) >= MOST_EVENTS:
+        if len(self._events) >= MAX_EVENTS:
             name = _OTHERS
         return self._events.setdefault(name, _Bucket(EVENT_BURST, now))
 
@@ -149,7 +149,7 @@ class LogLimits:
             self._causes.move_to_end(key)
             return bucket
         bucket = self._causes[key] = _Bucket(CAUSE_BURST, now)
-        if len(self._causes) > MOST_CAUSES:
+        if len(self._causes) > MAX_CAUSES:
             (gone, _), oldest = self._causes.popitem(last=False)
             if oldest.left_out:
                 of_event = self._events.get(gone) or self._add_event(gone, now)
@@ -171,7 +171,7 @@ class LogLimits:
                 if is_over(bucket):
                     told[name] = told.get(name, 0) + 1
                     count = bucket.told()
-                    if told[name] <= MOST_TOLD:
+                    if told[name] <= MAX_TOLD:
                         line = {"lines_of": _shown(name), "suppressed": count, **dict(cause)}
                         lines.append((_level(bucket), line))
                     else:
@@ -192,10 +192,10 @@ def _cause_of(event: EventDict) -> Cause:
 
 
 def _short(value: object) -> Hashable:
-    return value if isinstance(value, int) else str(value)[:_MOST_TEXT]
+    return value if isinstance(value, int) else str(value)[:_MAX_TEXT]
 
 
-@lru_cache(MOST_CAUSES)
+@lru_cache(MAX_CAUSES)
 def _network(host: str) -> str:
     try:
         address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
@@ -211,7 +211,7 @@ def _network(host: str) -> str:
 def network_of(peer: str) -> str:
     """The part of "address:port" that shares a limit: an IPv4 address, the /64 network of an IPv6 address, or, if it is
     neither, the text without the port."""
-    return _network(peer[:_MOST_TEXT].rpartition(":")[0] or peer[:_MOST_TEXT])
+    return _network(peer[:_MAX_TEXT].rpartition(":")[0] or peer[:_MAX_TEXT])
 
 
 def _level(bucket: _Bucket | None) -> str:

@@ -19,7 +19,7 @@ from headrace.base.log_limits import CAUSE_EVERY_S, SITE, LogLimits
 
 __all__ = ["Lossy", "log_to", "telling"]
 
-MOST_OF_A_LINE: Final = 16 * 1024
+MAX_OF_A_LINE: Final = 16 * 1024
 """The most characters of one line. A traceback has some 3,000; a name sent by a client may have megabytes."""
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]}
 """Escapes of characters that would end a line or move a terminal's cursor, since clients choose parts of log lines."""
@@ -99,6 +99,6 @@ async def telling(limits: LogLimits) -> AsyncIterator[None]:
 def _cut(_logger: Any, _level: str, line: Any) -> str:
     text = str(line)
     length = len(text)
-    if length > MOST_OF_A_LINE:
-        text = f"{text[:MOST_OF_A_LINE]} ... {length} characters"
+    if length > MAX_OF_A_LINE:
+        text = f"{text[:MAX_OF_A_LINE]} ... {length} characters"
     return text if text.isprintable() else text.translate(_CONTROL)

@@ -6,9 +6,9 @@ silent, must not keep out other clients. So a connection passes through these st
 
     silent       it has sent nothing, and costs only a descriptor
     waiting      its first byte begins a TLS record, and it waits for its turn
-    in progress  at most `MOST` at a time, of which `A_TURN` begin in one turn of the loop; each for at most
+    in progress  at most `MAX_IN_PROGRESS` at a time, of which `A_TURN` begin in one turn of the loop; each for at most
                  `HANDSHAKE_S` in which this process ran. While others wait, the handshake that began first is ended
-                 after `LEAST_S`. None begins while there is no room for the work after a handshake (`room`), since it
+                 after `MIN_S`. None begins while there is no room for the work after a handshake (`room`), since it
                  would be in vain
 
 Each connection uses the context that is current when its handshake begins. Failures are counted, and logged once per
@@ -31,10 +31,10 @@ from headrace.base.awake_clock import Timer, Timers
 
 log = structlog.get_logger()
 
-MOST: Final = 64
+MAX_IN_PROGRESS: Final = 64
 A_TURN: Final = 8
 HANDSHAKE_S: Final = 10.0
-LEAST_S: Final = 1.0
+MIN_S: Final = 1.0
 """Seconds that every handshake may take even if others wait: more than the two round trips of a client on the other
 side of the world."""
 NEVER_S: Final = 86_400.0
@@ -45,7 +45,7 @@ SHUTDOWN_S: Final = 5.0
 ROOM_S: Final = 0.02
 """Seconds between two checks whether there is room for one more handshake."""
 LOG_EVERY_S: Final = 60.0
-MOST_CAUSES: Final = 64
+MAX_CAUSES: Final = 64
 _RECORD: Final = 0x16
 """The first byte of a TLS handshake. A Kafka request starts with its length, which would exceed the limit with this
 first byte."""
@@ -237,7 +237,7 @@ class TlsHandshakes:
         self._give_turns()
 
     def _give_turns(self) -> None:
-        while self._waiting and self._taken < MOST and self._turn_left:
+        while self._waiting and self._taken < MAX_IN_PROGRESS and self._turn_left:
             turn = self._waiting.popleft()
             if turn.done():
                 continue  # cancelled, to make way for another connection
@@ -265,16 +265,16 @@ class TlsHandshakes:
 
     def _schedule_end_of_first(self) -> None:
         """Schedules the end of the handshake that began first, if others wait for a turn."""
-        if self._ending is None and self._waiting and self._under_way and self._taken >= MOST:
+        if self._ending is None and self._waiting and self._under_way and self._taken >= MAX_IN_PROGRESS:
             began, _ = next(iter(self._under_way.values()))
-            self._ending = self._clock.call_at(began + LEAST_S, self._end_first)
+            self._ending = self._clock.call_at(began + MIN_S, self._end_first)
 
     def _end_first(self) -> None:
         self._ending = None
-        before = self._clock.time() - LEAST_S
+        before = self._clock.time() - MIN_S
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft()
-        wanted = len(self._waiting) - self._leaving if self._taken >= MOST else 0
+        wanted = len(self._waiting) - self._leaving if self._taken >= MAX_IN_PROGRESS else 0
         for task, (began, address) in list(self._under_way.items())[: max(wanted, 0)]:
             if began > before:
                 break
@@ -306,7 +306,7 @@ class TlsHandshakes:
                 "TLS handshakes failed", listener=self._listener, count=unlogged + 1, last=address, reason=cause
             )
             logged_at, unlogged = now, -1
-        if cause in self._causes or len(self._causes) < MOST_CAUSES:
+        if cause in self._causes or len(self._causes) < MAX_CAUSES:
             self._causes[cause] = (logged_at, unlogged + 1)
 
 

@@ -21,7 +21,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 FIRST_WAIT_MS: Final = 50
-MOST_WAIT_MS: Final = 5_000
+MAX_WAIT_MS: Final = 5_000
 _GROWTH: Final = 1.5
 
 
@@ -66,4 +66,4 @@ class WalBound:
             self._next, self._wait_ms = self._most, FIRST_WAIT_MS
         else:
             self._next = int(size * _GROWTH)
-            self._wait_ms = min(2 * self._wait_ms, MOST_WAIT_MS)
+            self._wait_ms = min(2 * self._wait_ms, MAX_WAIT_MS)

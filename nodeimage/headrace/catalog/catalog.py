@@ -45,7 +45,7 @@ from headrace.catalog.tables import SCHEMA
 from headrace.tables import snapshots
 from headrace.tables.command_apply import AppliedCommand, Applier, mark_suspect
 from headrace.tables.command_log import CommandLog, open_and_replay
-from headrace.tables.deaths import UNKNOWN, Died
+from headrace.tables.deaths import UNKNOWN, DeathReport
 from headrace.tables.live_copy import Room, plenty
 from headrace.tables.outcomes import CatalogFailed, Outcomes
 from headrace.tables.query_threads import ReaderThreads
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 _SNAPSHOT_RETRY_S = 60.0
 _CLOSING_POLL_S = 0.2
-MOST_COMMAND_BYTES: Final = 32 << 20
+MAX_COMMAND_BYTES: Final = 32 << 20
 """Limit of a command's bytes: a command is one frame of the log, and every node holds it in memory as a whole."""
 
 
@@ -101,12 +101,12 @@ class Catalog:
         self._read_threads = self._reading.executor
         self._closing = threading.Event()
         self._callbacks: list[Applied] = []
-        self._died_callbacks: list[Callable[[Died], None]] = []
+        self._died_callbacks: list[Callable[[DeathReport], None]] = []
         self.deaths_at_open = connection.deaths.count_at_open
         """The tables' count of deaths before the commands that were replayed at their opening; UNKNOWN if deaths were
-        not counted, or if the tables were replaced before the first `on_died`."""
-        self.died_at_open = connection.deaths.take()
-        """The partitionlets that lost records through that replay, and since then until the first `on_died`."""
+        not counted, or if the tables were replaced before the first `on_dead_records`."""
+        self.death_report_at_open = connection.deaths.take()
+        """The partitionlets that lost records through that replay, and since then until the first `on_dead_records`."""
         self._set_snapshot_at(Position(0))
         self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-snapshot")
         self._snapshots = SnapshotPool(
@@ -138,7 +138,7 @@ class Catalog:
             schema=SCHEMA,
             on_applied=self._notify_applied,
             on_replaced=self._notify_replaced,
-            on_died=self._notify_died,
+            on_dead_records=self._notify_died,
             on_damaged=lambda error: self.found_damage(str(error)),
             may=may,
             room=room,
@@ -289,7 +289,7 @@ class Catalog:
         """
         self._callbacks.append(callback)
 
-    def on_died(self, callback: Callable[[Died], None]) -> None:
+    def on_dead_records(self, callback: Callable[[DeathReport], None]) -> None:
         """Call `callback` with the partitionlets that lost records through applied commands, on the loop, before the
         callbacks of `on_applied`. It is not called for records lost through `Replaced`."""
         self._died_callbacks.append(callback)
@@ -461,9 +461,9 @@ class Catalog:
             self._outcomes.tell(each.position, each.payload, each.decided)
         self._snapshot_if_due()
 
-    def _notify_died(self, died: Died) -> None:
+    def _notify_died(self, died: DeathReport) -> None:
         if not self._died_callbacks:
-            self.died_at_open = Died(self.died_at_open.pairs + died.pairs, died.total)
+            self.death_report_at_open = DeathReport(self.death_report_at_open.pairs + died.pairs, died.total)
         for callback in self._died_callbacks:
             callback(died)
 
@@ -505,5 +505,5 @@ class Catalog:
 
 
 def _check_size(payload: bytes | memoryview) -> None:
-    if len(payload) > MOST_COMMAND_BYTES:
-        raise KafkaError(Code.MESSAGE_TOO_LARGE, f"a command of {len(payload)} bytes; {MOST_COMMAND_BYTES} are taken")
+    if len(payload) > MAX_COMMAND_BYTES:
+        raise KafkaError(Code.MESSAGE_TOO_LARGE, f"a command of {len(payload)} bytes; {MAX_COMMAND_BYTES} are taken")

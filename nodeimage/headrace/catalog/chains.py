@@ -25,7 +25,7 @@ partitionlet's container cannot coincide with epochs of the new one."""
 SKIPPED_BITS = 24
 """The number of low bits that a serial skips after the catalog has lost commands (invariant 15): serials then continue
 at the next multiple of 2**24."""
-MOST_LEADER_EPOCH = 2**31 - 2**24
+MAX_LEADER_EPOCH = 2**31 - 2**24
 """Leader epoch above which a partition does not roll any more. Kafka's leader epochs have 31 bits; the rest is left for
 changes of leader."""
 LOST_ROLLS_GAP = 1 << 16
@@ -201,7 +201,7 @@ def _intend(connection: Tables, topic: TopicRow | None, item: RollTarget, *, ret
         return RollOutcome(Code.LEADER_NOT_AVAILABLE, taken_out(item.container))
     if intended is not None:
         _delete(connection, [intended.id])
-    if open_one.leader_epoch > MOST_LEADER_EPOCH:
+    if open_one.leader_epoch > MAX_LEADER_EPOCH:
         return RollOutcome(Code.POLICY_VIOLATION, "the partition's leader epochs are used up; use another topic")
     try:
         serial = take_serials(connection, topic.stream_number, 1)

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.access_options import Admin, Consume, Copy, Produce, Topic, expressions, items, told_apart
+from headrace.cli.access_options import Admin, Consume, Copy, Produce, Topic, expressions, items, split_warnings
 from headrace.cli.admin import call
 from headrace.cli.formatting import rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
@@ -61,7 +61,7 @@ def set_access(
     if not given:
         raise typer.BadParameter("say what to set, for example --produce 'u:alice', or what to remove")
     answer = call(bootstrap, data, "access.set", {"items": items(name, given), "force": force})
-    _show_list(told_apart(answer)["items"], output)
+    _show_list(split_warnings(answer)["items"], output)
 
 
 @app.command(name="list")

@@ -41,13 +41,13 @@ def items(name: str, given: Mapping[str, str | None]) -> list[dict[str, str | No
     return [{"object": name, "permission": each, "expression": text} for each, text in given.items()]
 
 
-def told_apart(answer: dict[str, Any]) -> dict[str, Any]:
+def split_warnings(answer: dict[str, Any]) -> dict[str, Any]:
     """Remove from the answer, and print to stderr, nodes that have not applied the change, and warnings."""
-    tell(answer)
+    print_warnings(answer)
     return {name: value for name, value in answer.items() if name not in ("not_applied", "warnings")}
 
 
-def tell(answer: Mapping[str, Any]) -> None:
+def print_warnings(answer: Mapping[str, Any]) -> None:
     """Print the nodes that have not applied a change, and warnings."""
     for warning in answer.get("warnings", ()):
         note(f"warning: {warning}")

@@ -13,7 +13,7 @@ from headrace.cli.output import OutputFormat, note, print_json, print_line, prin
 from headrace.cli.units import show_size
 
 MOVES: Final = ("primary", "roll", "container")
-MOST_EVENTS: Final = 200
+MAX_EVENTS: Final = 200
 SHOWN: Final = 20
 COLUMNS: Final = (
     *("node", "state", "leads", "in_per_second_bytes", "out_per_second_bytes", "requests_per_second"),
@@ -51,7 +51,7 @@ def balance(
         answer = cluster.admin("balance", {"paused": True if pause else False if resume else None})
     if explain:
         addresses = [node["address"] for node in answer["nodes"] if node["state"] in UP]
-        seen = ask_each(cluster.target, addresses, "cluster.events", {"events": MOST_EVENTS})
+        seen = ask_each(cluster.target, addresses, "cluster.events", {"events": MAX_EVENTS})
         answer["moves"] = moves((each for each in seen if each is not None), SHOWN)
     if output is OutputFormat.JSON:
         print_json(answer)

@@ -240,7 +240,7 @@ def listeners_in_words(nodes: Iterable[Mapping[str, Any]]) -> str:
     return "; ".join(f"node {node['node']}, {said}" for node in nodes for said in node.get("listener_problems", ()))
 
 
-def told_node(node: Mapping[str, Any]) -> dict[str, Any]:
+def node_row(node: Mapping[str, Any]) -> dict[str, Any]:
     """A node as a table shows it: empty cells for roles that it lacks, and its uptime in whole seconds."""
     uptime_ms = node.get("uptime_ms")
     return {
@@ -267,7 +267,7 @@ def _print(shown: dict[str, Any]) -> None:
     if listeners := listeners_in_words(shown["nodes"]):
         heading["listeners"] = listeners
     print_fields(described(heading))
-    _print_things("nodes", [told_node(each) for each in shown["nodes"]], NODE_COLUMNS)
+    _print_things("nodes", [node_row(each) for each in shown["nodes"]], NODE_COLUMNS)
     _print_things("not whole", shown["lacking"], LACKING_COLUMNS)
     _print_things("events", shown["events"], EVENT_COLUMNS)
 

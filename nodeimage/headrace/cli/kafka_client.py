@@ -16,7 +16,7 @@ from headrace.cli.target import Target
 from headrace.security.client_security import librdkafka_properties
 
 METADATA_TIMEOUT_S: Final = 10.0
-MOST_MESSAGE_BYTES: Final = 96 << 20
+MAX_MESSAGE_BYTES: Final = 96 << 20
 """Largest message in bytes: what fits into a node's request (100 MiB). librdkafka's own default is 1 MB; a topic may
 have a smaller limit."""
 CREATION_TIMEOUT_S: Final = 5.0
@@ -53,7 +53,7 @@ def client_config(target: Target, settings: Mapping[str, Any]) -> dict[str, Any]
 def producer_config(target: Target, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a producer, which accepts messages as large as a topic may. Its batches still end at 1 MB
     (batch.size)."""
-    return client_config(target, {"message.max.bytes": MOST_MESSAGE_BYTES, **settings})
+    return client_config(target, {"message.max.bytes": MAX_MESSAGE_BYTES, **settings})
 
 
 @contextmanager

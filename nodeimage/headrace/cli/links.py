@@ -348,14 +348,14 @@ def _show_moved(moved: list[dict[str, Any]], output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(moved)
         return
-    columns, rows, numbers = rows_of([told_move(each) for each in moved], MOVED_COLUMNS)
+    columns, rows, numbers = rows_of([move_row(each) for each in moved], MOVED_COLUMNS)
     print_table(columns, rows, right=numbers)
     count = sum(bool(each["moved"]) for each in moved)
     note(f"moved {count} topic{'' if count == 1 else 's'}, {len(moved) - count} left as they were")
     _fail_if_any(moved)
 
 
-def told_move(moved: dict[str, Any]) -> dict[str, Any]:
+def move_row(moved: dict[str, Any]) -> dict[str, Any]:
     """A moved topic as a table shows it. After a forced move it may be unknown what was not replicated."""
     missing = moved.get("not_replicated")
     return {**moved, "not_replicated": "unknown" if missing is None and moved["moved"] else missing}
@@ -428,7 +428,7 @@ def _show(link: dict[str, Any], output: OutputFormat) -> None:
         print_json(link)
         return
     inside = {"refused", "blocked", "diverged"}
-    print_fields(described(told_link({name: value for name, value in link.items() if name not in inside})))
+    print_fields(described(link_row({name: value for name, value in link.items() if name not in inside})))
     for title in ("refused", "blocked", "diverged"):
         if link.get(title):
             columns, rows, numbers = rows_of(link[title])
@@ -436,7 +436,7 @@ def _show(link: dict[str, Any], output: OutputFormat) -> None:
             print_table(columns, rows, title=title, right=numbers)
 
 
-def told_link(link: dict[str, Any]) -> dict[str, Any]:
+def link_row(link: dict[str, Any]) -> dict[str, Any]:
     """A link in the form for people."""
     shown = dict(link)
     seconds = shown.pop("lag_seconds", None)
@@ -452,4 +452,4 @@ def told_link(link: dict[str, Any]) -> dict[str, Any]:
 
 def _in_line(link: dict[str, Any]) -> dict[str, Any]:
     problem = link.get("last_error") or (f"{len(link['refused'])} topics refused" if link.get("refused") else None)
-    return {**told_link(link), "source": ",".join(link["source"]), "problem": problem}
+    return {**link_row(link), "source": ",".join(link["source"]), "problem": problem}

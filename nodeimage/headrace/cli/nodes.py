@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.base.errors import HeadraceError
-from headrace.cli.cluster_status import NODE_COLUMNS, told_node
+from headrace.cli.cluster_status import NODE_COLUMNS, node_row
 from headrace.cli.formatting import process_fields, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
@@ -45,7 +45,7 @@ def list_nodes(bootstrap: Bootstrap = None, data: DataFolder = None, output: Out
     if output is OutputFormat.JSON:
         print_json(nodes)
         return
-    columns, rows, numbers = rows_of([told_node(each) for each in nodes], [n for n in NODE_COLUMNS if n in nodes[0]])
+    columns, rows, numbers = rows_of([node_row(each) for each in nodes], [n for n in NODE_COLUMNS if n in nodes[0]])
     print_table(columns, rows, right=numbers)
 
 

@@ -38,7 +38,7 @@ MADE_S: Final = 15.0
 PAUSE_S: Final = 0.1
 WAIT_MS: Final = 500
 """Milliseconds that a node may hold back the answer to a fetch until there is data."""
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 REMEMBERED: Final = 10_000
 """Number of a node's newest latencies that its summary covers."""
 CREATE: Final = Versions(2, 7)
@@ -227,8 +227,8 @@ class Probe:
 
     async def _read(self, node: NodeId, partition: int, offset: int, value: bytes) -> None:
         """Return once the record was read back. Raises HeadraceError, also if another record is at its offset."""
-        asked = FetchPartition(partition, -1, offset, -1, -1, MOST_BYTES)
-        request = FetchRequest(WAIT_MS, 1, MOST_BYTES, 0, 0, -1, [FetchTopic(None, self._topic_id, [asked])], [], "")
+        asked = FetchPartition(partition, -1, offset, -1, -1, MAX_BYTES)
+        request = FetchRequest(WAIT_MS, 1, MAX_BYTES, 0, 0, -1, [FetchTopic(None, self._topic_id, [asked])], [], "")
         while True:
             response = await self._client.fetch(node, request)
             results = [each for topic in response.topics for each in topic.partitions]

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.access_options import told_apart
+from headrace.cli.access_options import split_warnings
 from headrace.cli.admin import call
 from headrace.cli.formatting import described
 from headrace.cli.options import Bootstrap, DataFolder, Output
@@ -45,7 +45,7 @@ def on(
     Example:
       headrace security on
     """
-    _show(told_apart(call(bootstrap, data, "security.on", {"force": force})), output)
+    _show(split_warnings(call(bootstrap, data, "security.on", {"force": force})), output)
 
 
 @app.command()
@@ -65,7 +65,7 @@ def off(
     Example:
       headrace security off
     """
-    _show(told_apart(call(bootstrap, data, "security.off", {"open_everything": open_everything})), output)
+    _show(split_warnings(call(bootstrap, data, "security.off", {"open_everything": open_everything})), output)
 
 
 def _show(shown: dict[str, Any], output: OutputFormat) -> None:

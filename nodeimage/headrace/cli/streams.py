@@ -4,7 +4,17 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.access_options import Admin, Consume, Copy, Produce, Topic, expressions, items, tell, told_apart
+from headrace.cli.access_options import (
+    Admin,
+    Consume,
+    Copy,
+    Produce,
+    Topic,
+    expressions,
+    items,
+    print_warnings,
+    split_warnings,
+)
 from headrace.cli.admin import call
 from headrace.cli.formatting import described
 from headrace.cli.options import Bootstrap, DataFolder, Output
@@ -71,7 +81,7 @@ def create(
     params: dict[str, Any] = {"path": path, "policy": policy}
     if access := expressions(produce, consume, topic, copy, admin):  # older nodes lack the parameter
         params["access"] = access
-    _show(told_apart(call(bootstrap, data, "stream.create", params)), output)
+    _show(split_warnings(call(bootstrap, data, "stream.create", params)), output)
     note(f"made {path}; try `headrace produce {quoted(f'{path}:my-topic')}`")
 
 
@@ -150,7 +160,7 @@ def alter(
     if not changes and not access:
         raise typer.BadParameter("say what to change, for example --ttl 7d")
     if access:  # first, since an invalid expression is refused
-        tell(call(bootstrap, data, "access.set", {"items": items(path, access)}))
+        print_warnings(call(bootstrap, data, "access.set", {"items": items(path, access)}))
     _show(call(bootstrap, data, "stream.alter", {"path": path, "changes": changes}), output)
 
 

@@ -43,7 +43,7 @@ LABELS: Final = {
     "loop_lag_p99_ms": "lag ms",
     "at_ms": "at",
 }
-LEAST: Final = 3
+MIN_LINES: Final = 3
 """Least lines of a panel with content, if there is room: its head and two rows."""
 HELP: Final = "q quit   Tab next panel   s sort by the next column   r the other way round"
 BOLD, REVERSE, DIM, PLAIN = "\x1b[1m", "\x1b[7m", "\x1b[2m", "\x1b[0m"
@@ -104,12 +104,12 @@ def shares(wanted: Mapping[str, int], height: int) -> dict[str, int]:
     """Lines for each panel: as many as it wants if there is room for all, otherwise a fair share, but never more than
     it wants.
 
-    If there is not even room for LEAST lines each, the first panels are served first.
+    If there is not even room for MIN_LINES lines each, the first panels are served first.
     """
     given = dict.fromkeys(wanted, 0)
     left = height
     for name, size in wanted.items():
-        given[name] = min(size, LEAST + 1, max(left, 0))
+        given[name] = min(size, MIN_LINES + 1, max(left, 0))
         left -= given[name]
     while left > 0 and (short := [name for name, size in wanted.items() if given[name] < size]):
         for name in short[:left]:

@@ -34,7 +34,7 @@ SIZES: Final = {
 }
 FOREVER: Final = frozenset({"0", "forever", "none", "unlimited"})
 LARGEST: Final = 2**63 - 1
-MOST_DIGITS: Final = 100
+MAX_DIGITS: Final = 100
 
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
 
@@ -96,7 +96,7 @@ def _parse(text: str, units: dict[str, int], *, what: str, example: str) -> int:
     found = _NUMBER_AND_UNIT.fullmatch(text.strip().lower())
     if not found or found[2] not in units:
         raise BadQuantity(f"{text!r} is not a {what}: write for example {example}")
-    amount = round(Fraction(found[1]) * units[found[2]]) if len(found[1]) <= MOST_DIGITS else LARGEST + 1
+    amount = round(Fraction(found[1]) * units[found[2]]) if len(found[1]) <= MAX_DIGITS else LARGEST + 1
     if amount > LARGEST:
         raise BadQuantity(f"{text!r} is too large a {what}")
     if not amount and found[1].strip("0."):  # 0 would mean forever

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.base.errors import HeadraceError
-from headrace.cli.access_options import told_apart
+from headrace.cli.access_options import split_warnings
 from headrace.cli.admin import call
 from headrace.cli.formatting import described, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 PAGE: Final = 1_000
-MOST_FILE: Final = 4_096
+MAX_FILE: Final = 4_096
 """Largest password file in bytes."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
@@ -67,7 +67,7 @@ def create(
         raise typer.BadParameter("--no-password and --password-file exclude each other")
     password = None if no_password else _password(password_file, of=name)
     params = {"name": name, "password": password, "groups": group or []}
-    _show(told_apart(call(bootstrap, data, "user.create", params)), output)
+    _show(split_warnings(call(bootstrap, data, "user.create", params)), output)
 
 
 @app.command(name="list")
@@ -126,7 +126,7 @@ def alter(
     if no_groups is bool(group):
         raise typer.BadParameter("name all groups that it is in from now on with --group, or say --no-groups")
     params = {"name": name, "groups": group or [], "force": force}
-    _show(told_apart(call(bootstrap, data, "user.alter", params)), output)
+    _show(split_warnings(call(bootstrap, data, "user.alter", params)), output)
 
 
 @app.command()
@@ -146,7 +146,7 @@ def passwd(
       headrace user passwd alice --password-file new.txt
     """
     params = {"name": name, "password": _password(password_file, of=name)}
-    _show(told_apart(call(bootstrap, data, "user.passwd", params)), output)
+    _show(split_warnings(call(bootstrap, data, "user.passwd", params)), output)
 
 
 @app.command()
@@ -165,7 +165,7 @@ def delete(
     Example:
       headrace user delete alice
     """
-    told_apart(call(bootstrap, data, "user.delete", {"name": name, "force": force}))
+    split_warnings(call(bootstrap, data, "user.delete", {"name": name, "force": force}))
     if output is OutputFormat.JSON:
         print_json({"deleted": name})
     else:
@@ -176,9 +176,9 @@ def _password(file: Path | None, *, of: str) -> str:
     """The password. Raises HeadraceError, whose text does not contain it."""
     if file is not None:
         with file.open("rb") as opened:
-            content = opened.read(MOST_FILE + 1)
-        if len(content) > MOST_FILE:
-            raise HeadraceError(f"{file} is no password's file: it has more than {MOST_FILE} bytes")
+            content = opened.read(MAX_FILE + 1)
+        if len(content) > MAX_FILE:
+            raise HeadraceError(f"{file} is no password's file: it has more than {MAX_FILE} bytes")
         try:
             return content.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:

@@ -45,7 +45,7 @@ HELD_BYTES: Final = 512 << 10
 """Bytes of held records at which the producer is full, approximately. All in one batch, they fit topics' default limit.
 """
 RECORD_BYTES: Final = 32
-MOST_SEQUENCE: Final = 2**31 - 1
+MAX_SEQUENCE: Final = 2**31 - 1
 """Largest sequence number, after which numbering restarts at 0."""
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ class ZeroTimestampProducer:
             producer_epoch=epoch,
             base_sequence=first,
         )
-        return _Batch(bytes(content), len(records), (first + len(records)) & MOST_SEQUENCE)
+        return _Batch(bytes(content), len(records), (first + len(records)) & MAX_SEQUENCE)
 
     def _take_id(self, connection: BrokerConnection) -> tuple[int, int]:
         fields = {"transactional_id": None, "transaction_timeout": 0}

@@ -8,7 +8,7 @@ from collections import deque
 
 from headrace.base.ids import Position
 
-MOST_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 """Size in bytes of the payloads kept; older commands are dropped beyond it, but the newest one always stays."""
 
 
@@ -24,7 +24,7 @@ class CommandTail:
         """Append the newest command; `position` is the position after its frame."""
         self._commands.append((position, payload))
         self._bytes += len(payload)
-        while self._bytes > MOST_BYTES and len(self._commands) > 1:
+        while self._bytes > MAX_BYTES and len(self._commands) > 1:
             self._floor, dropped = self._commands.popleft()
             self._bytes -= len(dropped)
 

@@ -43,7 +43,7 @@ PREPARING_S: Final = 0.5
 """Seconds between two heartbeats to a follower whose snapshot is being prepared."""
 KEPT_BYTES = 32 * 1024 * 1024
 """Bytes of the newest frames kept in memory for followers that have nearly caught up."""
-MOST_AT_ONCE: Final = 32 * 1024 * 1024
+MAX_AT_ONCE: Final = 32 * 1024 * 1024
 """Most bytes in one message; a peer refuses messages larger than 80 MiB."""
 _LENGTH: Final = struct.Struct("<4xI")
 """The length field of a frame's header."""
@@ -229,7 +229,7 @@ class FollowerFeed:
 
     def _send(self, buffers: Sequence[Buffer], end: int) -> None:
         size = sum(map(len, buffers))
-        for part in in_parts(buffers) if size > MOST_AT_ONCE else (buffers,):
+        for part in in_parts(buffers) if size > MAX_AT_ONCE else (buffers,):
             self._session.send(Frames(committed=self._leader.committed), part)
         self._sent = end
 
@@ -440,7 +440,7 @@ async def _prepared(leader: Leader, session: Session, snapshot: Snapshot) -> Out
 
 
 def in_parts(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
-    """Split the frames of a sync cycle into parts of at most `MOST_AT_ONCE` bytes, unless a single frame is larger.
+    """Split the frames of a sync cycle into parts of at most `MAX_AT_ONCE` bytes, unless a single frame is larger.
 
     Each frame is in one buffer, or in several buffers of its own.
     """
@@ -449,7 +449,7 @@ def in_parts(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
     for buffer in buffers:
         if left == 0:
             (left,) = _LENGTH.unpack_from(buffer)
-            if size + left > MOST_AT_ONCE and parts[-1]:
+            if size + left > MAX_AT_ONCE and parts[-1]:
                 parts.append([])
                 size = 0
             size += left

@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace.base.ids import Epoch, Position
 
-MOST_ENTRIES: Final = 1_000
+MAX_ENTRIES: Final = 1_000
 """Entries kept in a history. Older ones are dropped: the positions below the kept ones are committed on all in-sync
 replicas."""
 
@@ -26,7 +26,7 @@ def begin_epoch(history: History, *, epoch: Epoch, start: Position) -> History:
     """Return the history with `epoch` from `start` on. Epochs in which nothing was written are left out."""
     kept = tuple(entry for entry in history if entry[1] < start)
     assert not kept or kept[-1][0] < epoch, f"epoch {epoch} after {kept[-1]}"
-    return (*kept, (epoch, start))[-MOST_ENTRIES:]
+    return (*kept, (epoch, start))[-MAX_ENTRIES:]
 
 
 def clip(history: History, end: Position) -> History:

@@ -48,19 +48,19 @@ class FoundReplica:
     folder: Path = Path()
 
 
-AS_IT_LIES: Final = LogOptions(chunk_bytes=0, heed_mark=False)
+AS_IT_LIES: Final = LogOptions(chunk_bytes=0, enforce_synced_mark=False)
 """Options to open a log that nothing is going to write to: no file is enlarged, since the disk may be full."""
 
 _replicas = msgspec.msgpack.Decoder(list[FoundReplica], dec_hook=lambda _type, text: Path(text))
 
 
-def told(found: Sequence[FoundReplica]) -> bytes:
+def encode_found(found: Sequence[FoundReplica]) -> bytes:
     """Encode replicas for another node."""
     return msgspec.msgpack.encode(found, enc_hook=str)
 
 
-def heard(payload: bytes | memoryview) -> list[FoundReplica]:
-    """Decode what another node encoded with `told`; the folders are on that node."""
+def decode_found(payload: bytes | memoryview) -> list[FoundReplica]:
+    """Decode what another node encoded with `encode_found`; the folders are on that node."""
     return _replicas.decode(payload)
 
 
@@ -130,7 +130,7 @@ def _have_diverged(one: ContainerRecord, other: ContainerRecord) -> bool:
     return not descends_from(one, other) and not descends_from(other, one)
 
 
-def unheard(found: Sequence[FoundReplica]) -> set[NodeId]:
+def missing_nodes(found: Sequence[FoundReplica]) -> set[NodeId]:
     """Return the nodes in the in-sync set of the newest known record of which no replica was found. Pure."""
     newest = max(_authoritative(found), key=lambda each: each.record.epoch).record
     return {node for node, _ in newest.in_sync} - {each.node for each in found}
@@ -158,7 +158,7 @@ def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
     )
 
 
-def volumes_told(containers: Sequence[ContainerRecord]) -> list[VolumeRecord]:
+def recorded_volumes(containers: Sequence[ContainerRecord]) -> list[VolumeRecord]:
     """Return the volumes of these containers, as far as the containers' records describe them. Pure."""
     told = {}
     for name in sorted({each.volume for each in containers}):

@@ -41,7 +41,7 @@ from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.container.leader_state import Vouch
 from headrace.peer.messages import PairAnswer, PairBeat, Resting
 
-MOST_TOLD: Final = 1_000
+MAX_TOLD: Final = 1_000
 """Most replicas announced in one answer."""
 _DIGEST_FIELDS: Final = struct.Struct(">QQQQ")
 """The fields of a resting follower that its digest covers: number, container, epoch, position."""
@@ -143,7 +143,7 @@ class FollowersRoster:
             if (follower := self._followers.get(number)) is not None:
                 follower.rest(number)
         rests = []
-        for number in list(self._unannounced)[:MOST_TOLD]:
+        for number in list(self._unannounced)[:MAX_TOLD]:
             resting = self._announced[number] = self._unannounced.pop(number)
             self._sum.add(resting)
             rests.append(resting)

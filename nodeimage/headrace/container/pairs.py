@@ -32,10 +32,10 @@ from headrace.store.records import NodeRecord
 
 log = structlog.get_logger()
 
-MOST_OPENING: Final = 16
+MAX_OPENING: Final = 16
 """Most sessions that are being opened to one node at a time."""
 FAILED_S: Final = 0.3
-"""Seconds for which a failed attempt to open a session keeps its place among `MOST_OPENING`."""
+"""Seconds for which a failed attempt to open a session keeps its place among `MAX_OPENING`."""
 AGAIN_S: Final = 1.0
 """Seconds between two attempts to open a session for heartbeats to the same node."""
 OLDER_AGAIN_S: Final = 30.0
@@ -83,7 +83,7 @@ class Pairs:
 
     async def connect(self, record: NodeRecord) -> Session:
         """Open a session with a node for one follower; see Environment."""
-        gate = self._gates.setdefault(record.node_id, asyncio.Semaphore(MOST_OPENING))
+        gate = self._gates.setdefault(record.node_id, asyncio.Semaphore(MAX_OPENING))
         await gate.acquire()
         held_s = 0.0
         try:

@@ -39,7 +39,7 @@ from headrace.log.files import (
     synced_folder,
     write_back,
 )
-from headrace.log.synced_mark import keep_mark
+from headrace.log.synced_mark import raise_mark
 from headrace.store.records import ContainerRecord
 
 log = structlog.get_logger()
@@ -207,7 +207,7 @@ def written_back(folder: Path, state: ReplicaFile) -> ReplicaFile:
         for path in (path for path in listing(folder) if path.is_file() and path.name != _NAME):
             write_back(path)
         if state.held:
-            keep_mark(folder, state.held)
+            raise_mark(folder, state.held)
     state = msgspec.structs.replace(state, unsynced=False, held=Position(0))
     write(folder, state)
     return state

@@ -52,7 +52,7 @@ def open_folder(
             log.error("a replica has lost what it had synced, and is in sync no more", container=container,
                       error=str(error))  # fmt: skip
             state = replica_folder.as_another(folder, state)
-            ContainerLog.forget_mark(folder)
+            ContainerLog.accept_loss(folder)
             opened = ContainerLog.open(folder, options)
         return Opened(state, opened, replica_folder.has_aside(folder))
     except CorruptLog as error:

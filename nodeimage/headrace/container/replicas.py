@@ -41,7 +41,7 @@ from headrace.container.pairs import Pairs
 from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow, PairUp, Resting
-from headrace.peer.replica_pages import Change, ReplicaTeller
+from headrace.peer.replica_pages import Change, ReplicaReporter
 from headrace.peer.reports import ReplicaState
 from headrace.peer.session import Session
 from headrace.store import container_records
@@ -132,7 +132,7 @@ class Replicas:
         self._closed = False
         self._disk_writes = asyncio.Event()
         self._disk_writes.set()
-        self._reports = ReplicaTeller()
+        self._reports = ReplicaReporter()
         self._active_round: list[ContainerId] = []
         """The rest of the current round over the replicas that do not rest."""
         self._full_round: list[ContainerId] = []
@@ -790,7 +790,7 @@ class Replicas:
         replica = self.replica(container_id)
         return None if replica is None else (replica.log, replica.committed)
 
-    def teller(self) -> ReplicaTeller:
+    def teller(self) -> ReplicaReporter:
         """Return the reported states of the replicas here. With many replicas, a state may be a second old, but not its
         role."""
         if len(self._slots) <= LOOKED_AT:

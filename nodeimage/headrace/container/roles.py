@@ -41,7 +41,7 @@ async def open_replica(env: Environment, record: ContainerRecord, events: Replic
         kind=record.kind,
         node=env.node_id,
         folder=env.folder / str(record.container_id),
-        options=replace(env.options(record.kind, record.volume), rests=record.state == "closed"),
+        options=replace(env.options(record.kind, record.volume), small_chunks=record.state == "closed"),
         executor=env.executor,
         pool=env.writer_pool,
         room=env.room(record.kind),

@@ -1,10 +1,10 @@
 """The sync cycle of one replica's log, whatever the replica's role: its writer writes and syncs pending frames.
 
 Frames that arrive while a job runs form the next job: group commit without a timer. As a rule one job runs at a time.
-If the disk takes longer than `beside_s` for a job, the next one starts beside it, provided both are single writes
-(writer.py states the invariants): otherwise, frames that arrive just after a job has begun would wait for two syncs.
-The owner, which is the leader half or the follower half, is notified of each job when it starts and when it is on disk,
-both in order. The cycle outlives a change of owner, so a replica that is promoted continues with its log.
+If the disk takes longer than `parallel_write_after_s` for a job, the next one starts beside it, provided both are
+single writes (writer.py states the invariants): otherwise, frames that arrive just after a job has begun would wait for
+two syncs. The owner, which is the leader half or the follower half, is notified of each job when it starts and when it
+is on disk, both in order. The cycle outlives a change of owner, so a replica that is promoted continues with its log.
 
 Also responsible for room: the next chunk is preallocated in a thread before the open one is full. All methods run on
 the loop's thread, unless marked [blocking].
@@ -23,7 +23,7 @@ from headrace.base.errors import Code, KafkaError, OutOfDescriptors, StorageFull
 from headrace.base.ids import ContainerId
 from headrace.container.writer import Writer
 from headrace.container.writer_pool import Pool
-from headrace.log.container_log import Beside, ContainerLog, WriteJob
+from headrace.log.container_log import ContainerLog, SecondFile, WriteJob
 
 log = structlog.get_logger()
 
@@ -183,12 +183,12 @@ class SyncCycle:
         options = self.log.options
         if not options.fsync or not self._writer.takes_another or not self.log.pends_one_write:
             return False
-        wait = self._begun_at + options.beside_s - time.monotonic()
+        wait = self._begun_at + options.parallel_write_after_s - time.monotonic()
         if wait > 0:
             if self._beside_timer is None:
                 self._beside_timer = self._loop.call_later(max(wait, LOOK_S), self._look_again)
             return False
-        if not self.log.can_write_beside:
+        if not self.log.can_write_in_parallel:
             self._open_beside()
             return False
         return True
@@ -202,16 +202,16 @@ class SyncCycle:
         if self._opening_beside or self._loop.time() < self._beside_retry_at:
             return
         self._opening_beside = True
-        opened = self._loop.run_in_executor(self._executor, self.log.open_beside)
+        opened = self._loop.run_in_executor(self._executor, self.log.open_second_file)
         opened.add_done_callback(self._beside_opened)
 
-    def _beside_opened(self, opened: "asyncio.Future[Beside | None]") -> None:
+    def _beside_opened(self, opened: "asyncio.Future[SecondFile | None]") -> None:
         self._opening_beside = False
         if opened.cancelled():
             return
         if opened.exception() is None:
-            self.log.take_beside(opened.result())
-        if not self.log.can_write_beside:  # no descriptor, or a new chunk: one job at a time is correct too
+            self.log.use_second_file(opened.result())
+        if not self.log.can_write_in_parallel:  # no descriptor, or a new chunk: one job at a time is correct too
             self._beside_retry_at = self._loop.time() + RETRY_BESIDE_S
         self._look_again()
 

@@ -59,7 +59,7 @@ IMPROVEMENT: Final = 0.9
 ROLL_TOLERANCE: Final = 1.3
 """Factor by which what each of several nodes rolls to a cold node may exceed its share, because partitionlets are
 indivisible."""
-LEAST_SHARE: Final = 0.02
+MIN_SHARE: Final = 0.02
 """Smallest part of a container's writes that is worth a move."""
 
 
@@ -317,7 +317,7 @@ class _Round:
             target = next((each for each in able if each.volume == record.volume), None)
             if target is not None:
                 share = min(1.0, (mean - values[cold]) / over) * (value - mean)
-                yield _Donor(node, record, target, carried, why), max(share, LEAST_SHARE * carried)
+                yield _Donor(node, record, target, carried, why), max(share, MIN_SHARE * carried)
 
     def _warm(self, cold: NodeId, measure: Measure, warmth: Warmth) -> Warmth:
         """Roll partitionlets to a cold node from all nodes above the mean.
@@ -401,7 +401,7 @@ class _Round:
         """Move a part of a container's writes to another container, up to `most`; return whether that is worth
         a move."""
         share, limit = min(wanted / donor.carried, 1.0), min(most / donor.carried, 1.0)
-        if share < 0.99 * LEAST_SHARE:  # tolerates rounding of a share that is exactly the least
+        if share < 0.99 * MIN_SHARE:  # tolerates rounding of a share that is exactly the least
             return False
         record, target = donor.record, donor.target
         reason = (

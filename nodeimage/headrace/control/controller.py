@@ -42,7 +42,7 @@ from headrace.control.prober import Prober
 from headrace.control.put_queue import PutQueue
 from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer, RollAway
 from headrace.peer.replica_pages import Change as ReplicaChange
-from headrace.peer.replica_pages import ToldReplicas
+from headrace.peer.replica_pages import ReportedReplicas
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records, features
 from headrace.store.protocol import StoreCall
@@ -68,7 +68,7 @@ WAITS_TOLD: Final = 20
 """Most containers that begin to wait at the same time and get an event each; a last event counts the others."""
 ROLL_S: Final = 10.0
 """Seconds for which the answer to an order to roll partitionlets is awaited."""
-MOST_ROLLED: Final = 64
+MAX_ROLLED: Final = 64
 """Most partitionlets rolled by one order."""
 SHOWN_S: Final = 3.0
 """Seconds within which a new container should appear in the view."""
@@ -154,7 +154,7 @@ class Controller:
         """Containers whose records changed since the inventory was last updated."""
         self._replicas_changed: dict[tuple[NodeId, ContainerId], ReplicaState | None] = {}
         """Replicas reported since the inventory was last updated; None: the node no longer has the replica."""
-        self._own_told = ToldReplicas()
+        self._own_told = ReportedReplicas()
         self._own_looked_at = float("-inf")
         self._answer_listeners: list[AnswerListener] = []
         self.events = Events()
@@ -668,9 +668,7 @@ class Controller:
         node = self._view.nodes.get(change.node)
         if node is None:
             return
-        order = RollAway(
-            change.container, MOST_ROLLED, change.to, change.reason, share=change.share, limit=change.limit
-        )
+        order = RollAway(change.container, MAX_ROLLED, change.to, change.reason, share=change.share, limit=change.limit)
         try:
             answer, _ = await self._peers.call(node.peer_address, order, timeout_s=ROLL_S)
         except HeadraceError as error:

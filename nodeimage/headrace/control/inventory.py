@@ -245,7 +245,7 @@ class Inventory:
         finally:
             self._unexamined |= unseen  # the rest, if the caller stops early
 
-    def astir(self) -> Iterable[ContainerId]:
+    def active_containers(self) -> Iterable[ContainerId]:
         """Return the containers not known to be at rest and not deleted, in no order. Some may be at rest by now."""
         unexamined = {each for each in self._unexamined if each in self.containers and each not in self.deleted}
         return self._active | unexamined

@@ -33,7 +33,7 @@ def finding(observed: Observed, now: float) -> Iterator[list[Condition]]:
     inventory = observed.inventory
     yield [set_back(container) for container in inventory.set_back()]
     yield [deleted(container) for container in inventory.deleted]
-    for containers in in_steps(observed.astir()):
+    for containers in in_steps(observed.active_containers()):
         yield _conditions_of(observed, [observed.containers[each] for each in containers], now)
     able = [node for node in observed.nodes if observed.takes_roles(node, now)]
     yield list(map(up, able))

@@ -19,7 +19,7 @@ from headrace.peer.reports import ReplicaState
 from headrace.tracing.spans import FAILOVER, Span
 from headrace.tracing.tracer import Tracer
 
-MOST: Final = 10_000
+MAX_APPOINTED: Final = 10_000
 """Most changes followed at the same time; further ones get no span."""
 OVERTAKEN: Final = "OVERTAKEN"
 CONTROLLER_LEFT: Final = "CONTROLLER_LEFT"
@@ -71,7 +71,7 @@ class LeaderChanges:
         container, now = change.record.container_id, self._time()
         if (other := self._appointed.pop(container, None)) is not None:
             self._end(other, now, OVERTAKEN)
-        if len(self._appointed) >= MOST:
+        if len(self._appointed) >= MAX_APPOINTED:
             return
         decided = self._decided.pop(container, now)
         began = decided if change.began is None else min(change.began, decided)

@@ -162,11 +162,11 @@ class Observed:
         """Have the inventory determine, in steps, which containers are at rest."""
         return self.inventory.find_at_rest({node: self._node_state(node, now) for node in self.nodes}, self.volumes)
 
-    def astir(self) -> Iterable[ContainerId]:
+    def active_containers(self) -> Iterable[ContainerId]:
         """Return the containers that a plan examines: no other container would get a change or a condition."""
         if self.kept is None:
             return (key for key, each in self.containers.items() if each.state != DELETED)
-        return self.inventory.astir()
+        return self.inventory.active_containers()
 
     def _node_state(self, node: NodeId, now: float) -> NodeState:
         registered = self.nodes[node]

@@ -118,7 +118,7 @@ class _Plan:
             record = self._observed.containers[container]
             return record.kind != CATALOG, record.state != OPEN, container
 
-        return sorted(self._observed.astir(), key=weight)
+        return sorted(self._observed.active_containers(), key=weight)
 
     def _add(self, change: Change) -> None:
         self._changes.append(change)

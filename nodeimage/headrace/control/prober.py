@@ -27,7 +27,7 @@ from headrace.control.cluster_clock import Clocks
 from headrace.control.container_creation import Peers
 from headrace.control.observations import ProbeResult
 from headrace.peer.messages import Probe, ProbeAnswer
-from headrace.peer.replica_pages import Change, ToldReplicas
+from headrace.peer.replica_pages import Change, ReportedReplicas
 from headrace.peer.session import PeerUnreachable
 from headrace.store.records import NodeRecord
 
@@ -43,13 +43,13 @@ DOUBT_ROUND_S: Final = 0.3
 doubt."""
 AGAIN_S: Final = 0.03
 """Seconds before a refused connection is tried again for confirmation."""
-MOST_AT_ONCE: Final = 3
+MAX_AT_ONCE: Final = 3
 """Most failures in a row that are confirmed at once: a process that dies first closes its sessions, then refuses."""
 PROBE_S: Final = 2.5
 """Seconds for which an answer is awaited; later probes are already in progress by then."""
-MOST_UNDER_WAY: Final = 4
+MAX_UNDER_WAY: Final = 4
 """Most probes of one node in progress at the same time."""
-MOST_PAGES: Final = 256
+MAX_PAGES: Final = 256
 """Most pages requested one after the other; the next round continues."""
 HEARD_S: Final = 2.0
 """Seconds after its last answer for which a node counts as heard."""
@@ -176,7 +176,7 @@ class Prober:
 
     async def _watch(self, watched: "_Watched") -> None:
         while True:
-            if len(watched.under_way) < MOST_UNDER_WAY:
+            if len(watched.under_way) < MAX_UNDER_WAY:
                 task = self._loop.create_task(self._probe(watched), name="probe")
                 watched.under_way.add(task)
                 task.add_done_callback(watched.under_way.discard)
@@ -195,7 +195,7 @@ class Prober:
         return left if left > ROUNDED_S else left + ROUND_S
 
     async def _probe(self, watched: "_Watched") -> None:
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             if not await self._ask(watched):
                 return
 
@@ -283,7 +283,7 @@ class Prober:
                 self._results[watched.node] = replace(result, refused_twice=True, refused_at=self._loop.time())
                 self._changed()
             watched.tell()
-        elif not result.refused_twice and watched.failures <= MOST_AT_ONCE:
+        elif not result.refused_twice and watched.failures <= MAX_AT_ONCE:
             await asyncio.sleep(AGAIN_S)
             watched.wake.set()
 
@@ -324,7 +324,7 @@ class _Watched:
         self.failures = 0
         self.refused_for = ""
         """The error with which it last answered."""
-        self.told = ToldReplicas()
+        self.told = ReportedReplicas()
         self.told_at: float | None = None
         """When all of its replicas were last known."""
         self.wake = asyncio.Event()

@@ -43,7 +43,7 @@ from headrace.coordination.messages import (
     Token,
 )
 from headrace.coordination.snapshot import GroupSnapshot, StoredMember, decode_members, encode_members
-from headrace.partitions.lookups import turn
+from headrace.partitions.lookups import yield_to_loop
 
 log = structlog.get_logger(__name__)
 
@@ -183,7 +183,7 @@ class GroupService:
                 found.pop(group.group_id, None)
             elif group.exists:
                 found[group.group_id] = (group.group_id, group.protocol_type or "", group.state)
-            await turn(index)
+            await yield_to_loop(index)
         return list(found.values())
 
     def member_count(self, group_id: str) -> int | None:

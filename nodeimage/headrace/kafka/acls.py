@@ -23,7 +23,7 @@ from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, exce
 from headrace.kafka.connection import Connection
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.authorizer import Authorizer
-from headrace.partitions.lookups import now, refusal, stream_rows, submitted, topic_rows
+from headrace.partitions.lookups import now, refusal, stream_rows, submit_within, topic_rows
 from headrace.security.access_rules import AccessRules, Kind, Place
 from headrace.security.audit import Change
 from headrace.security.kafka_acl_edits import Edit, Grant, granted, revoked, without_form
@@ -43,10 +43,10 @@ from headrace.security.kafka_acls import (
 from headrace.security.principals import NameRefused, user_of
 from headrace.wire.api_keys import ApiKey, Versions
 
-MOST_CREATIONS: Final = 1000
-MOST_FILTERS: Final = 100
+MAX_CREATIONS: Final = 1000
+MAX_FILTERS: Final = 100
 """Filters in one DeleteAcls request; each filter is compared with every ACL."""
-MOST_SHOWN: Final = 200_000
+MAX_SHOWN: Final = 200_000
 """ACLs in one answer."""
 TRIES: Final = 20
 """How often an edit is decided while concurrent edits change the same expressions."""
@@ -94,7 +94,7 @@ class AclApis:
         try:
             wanted = _filter(request, session.default_stream)
             (acls,) = await self._runtime.loop.run_in_executor(
-                self._runtime.executor, partial(shown, self._access.rules, [wanted], most=MOST_SHOWN)
+                self._runtime.executor, partial(shown, self._access.rules, [wanted], most=MAX_SHOWN)
             )
         except KafkaError as error:
             return refusal(error)
@@ -106,7 +106,7 @@ class AclApis:
         """CreateAcls."""
         asked = request.creations
         refused = self._refusal(session, "CreateAcls") or excess_refusal(
-            len(asked), most=MOST_CREATIONS, rule="create at most {} ACLs in one request"
+            len(asked), most=MAX_CREATIONS, rule="create at most {} ACLs in one request"
         )
         if refused is not None:
             return {"results": [refused] * len(asked)}
@@ -167,7 +167,7 @@ class AclApis:
             return True
         items = [_item(place, text, ids) for place, text in edit.changes.items()]
         expected = [_item(place, text, ids) for place, text in edit.expected.items()]
-        outcomes = await submitted(self._catalog, SetAccess(items, now(), expected), timeout_ms=0)
+        outcomes = await submit_within(self._catalog, SetAccess(items, now(), expected), timeout_ms=0)
         for ((kind, name, permission), text), outcome in zip(edit.changes.items(), outcomes, strict=True):
             if outcome.code is Code.NONE:
                 self._authorizer.changed(session, Change.ACCESS, kind, name, f"{permission} is now `{text}`", api=api)
@@ -181,7 +181,7 @@ class AclApis:
     async def delete(self, request: Any, session: Connection) -> Fields:
         """DeleteAcls."""
         refused = self._refusal(session, "DeleteAcls") or excess_refusal(
-            len(request.filters), most=MOST_FILTERS, rule="delete ACLs by at most {} filters in one request"
+            len(request.filters), most=MAX_FILTERS, rule="delete ACLs by at most {} filters in one request"
         )
         if refused is not None:
             return {"filter_results": [refused] * len(request.filters)}
@@ -292,7 +292,7 @@ def _decide(
     """
     resolved = [(without_form(rules, each) or each) if isinstance(each, AclFilter) else each for each in filters]
     sound = [each for each in resolved if isinstance(each, AclFilter)]
-    found = iter(shown(rules, sound, most=MOST_SHOWN))
+    found = iter(shown(rules, sound, most=MAX_SHOWN))
     matched = [next(found) if isinstance(each, AclFilter) else [] for each in resolved]
     return resolved, matched, revoked(rules, (acl for acls in matched for acl in acls))
 

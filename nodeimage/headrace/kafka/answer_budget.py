@@ -8,7 +8,7 @@ from headrace.kafka.connection import Connection
 
 SHARED_BYTES = 512 << 20
 """Bytes that all clients with a backlog of answers share."""
-LEAST_BYTES: Final = 1 << 20
+MIN_BYTES: Final = 1 << 20
 COUNTED_S: Final = 0.1
 """Seconds for which a count of clients with a backlog is reused."""
 
@@ -29,5 +29,5 @@ class AnswerBudget:
         if now - self._counted_at >= COUNTED_S:
             behind = sum(connection.is_behind for connection in self._connections)
             self._counted_at = now
-            self._bytes = max(LEAST_BYTES, SHARED_BYTES // (behind + 1))
+            self._bytes = max(MIN_BYTES, SHARED_BYTES // (behind + 1))
         return self._bytes

@@ -25,7 +25,7 @@ from headrace.kafka.authorized_operations import OF_GROUPS, OF_THE_CLUSTER, OF_T
 from headrace.kafka.session import Grants
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
-from headrace.partitions.lookups import turn
+from headrace.partitions.lookups import yield_to_loop
 from headrace.security.access_rules import Kind, Permission
 from headrace.security.kafka_acls import AclOperation
 from headrace.security.principals import Principal
@@ -155,7 +155,7 @@ class Authorization:
             error = self.refused_topic(caller, operation, name, api=api)
             if error is not None:
                 refused[name] = error
-            await turn(index)
+            await yield_to_loop(index)
         return refused
 
     def refused_topic(self, caller: Caller, operation: AclOperation, name: str, *, api: str = "") -> KafkaError | None:
@@ -190,7 +190,7 @@ class Authorization:
         the permission."""
         if self.rules is None or any(map(self._authorizer.tells, PERMISSIONS[Kind.TOPIC][operation])):
             return
-        if len(grants) >= _MOST_GRANTS:
+        if len(grants) >= _MAX_GRANTS:
             grants.clear()
         grants[name] = self.rules, caller.principal
 
@@ -252,11 +252,11 @@ def refusal_of(caller: Caller, operation: AclOperation, kind: Kind, name: str = 
     """The error of a client that may not perform an operation: names the client, the operation, and the permissions
     that it takes. `name`: as the client wrote it."""
     permissions = PERMISSIONS[kind][operation]
-    of = f"the {kind}" if kind is Kind.CLUSTER else f"{kind.replace('-', ' ')} {name[:_MOST_SHOWN]}"
+    of = f"the {kind}" if kind is Kind.CLUSTER else f"{kind.replace('-', ' ')} {name[:_MAX_SHOWN]}"
     needs = f"it takes {' or '.join(permissions)}, which an administrator gives" if permissions else "nobody may"
     return KafkaError(REFUSED_BY[kind], f"{caller.principal} may not {operation.name.lower()} {of}: {needs}")
 
 
-_MOST_SHOWN: Final = 249
-_MOST_GRANTS: Final = 10_000
+_MAX_SHOWN: Final = 249
+_MAX_GRANTS: Final = 10_000
 """Cached grants per connection; above this the cache is emptied."""

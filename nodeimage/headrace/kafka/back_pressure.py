@@ -10,7 +10,7 @@ from headrace.container.commit_wait import committed_to
 from headrace.container.leader import Leader
 from headrace.kafka.counters import Counters
 
-MOST_PENDING_BYTES: Final = 128 * 1024 * 1024
+MAX_PENDING_BYTES: Final = 128 * 1024 * 1024
 """Bytes pending for the disk above which producers wait."""
 PENDING_LOOK_BYTES: Final = 1024 * 1024
 """Bytes of received requests between two checks of the pending bytes."""
@@ -33,7 +33,7 @@ class BackPressure:
         pending = 0
         for container in self._led.values():
             pending += container.log.pending_bytes
-        return pending > MOST_PENDING_BYTES
+        return pending > MAX_PENDING_BYTES
 
     @property
     def was_saturated(self) -> bool:

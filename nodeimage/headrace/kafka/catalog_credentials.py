@@ -1,7 +1,7 @@
 """The credentials of users, read from the catalog, which every node has.
 
 The time that an answer takes must not reveal whether a user exists: proving that a row is absent reads more than the
-row itself. So no look-up is answered before `LEAST_S` has passed, which is much longer than a look-up takes.
+row itself. So no look-up is answered before `MIN_S` has passed, which is much longer than a look-up takes.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.catalog.catalog import Catalog
 from headrace.security.sasl.scram_credential import ScramCredential
 
-LEAST_S: Final = 0.002
+MIN_S: Final = 0.002
 AT_ONCE: Final = 4
 """Concurrent look-ups, so that many clients that connect at the same time leave threads for other work."""
 _SALT_OF: Final = b"headrace: records of users that do not exist"
@@ -31,7 +31,7 @@ class CatalogCredentials:
     async def scram(self, user: str, mechanism: str) -> ScramCredential | None:
         """See Credentials."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + LEAST_S
+        until = loop.time() + MIN_S
         async with self._turns:
             try:
                 row = await self._catalog.query(lambda reader: reader.users.credential(user, mechanism))

@@ -15,15 +15,15 @@ from headrace.kafka.api import Api
 from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, excess_refusal
 from headrace.kafka.connection import Connection
 from headrace.partitions.authorizer import Authorizer
-from headrace.partitions.lookups import batched, refusal, submitted
+from headrace.partitions.lookups import batched, refusal, submit_within
 from headrace.security.audit import Change
 from headrace.security.client_quotas import Key, address_of, entity_text, names_of
 from headrace.wire.api_keys import ApiKey, Versions
 
-MOST_ENTRIES: Final = 1000
-MOST_OPS: Final = 20
+MAX_ENTRIES: Final = 1000
+MAX_OPS: Final = 20
 """Changes in one entry."""
-MOST_NAME: Final = 249
+MAX_NAME: Final = 249
 """Characters in a user name or client id."""
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 _TYPES: Final = ("user", "client-id", "ip")
@@ -61,7 +61,7 @@ class ClientQuotaApis:
         """AlterClientQuotas."""
         if refused := (
             administrator_refusal(self._authorizer, session, api="AlterClientQuotas")
-            or excess_refusal(len(request.entries), most=MOST_ENTRIES, rule="alter at most {} entities in one request")
+            or excess_refusal(len(request.entries), most=MAX_ENTRIES, rule="alter at most {} entities in one request")
         ):
             return {"entries": [_answered(each, refused) for each in request.entries]}
         results: list[Mapping[str, object]] = []
@@ -75,7 +75,7 @@ class ClientQuotaApis:
         if not request.validate_only:
             try:
                 for some in batched(items):
-                    await submitted(self._catalog, AlterQuotas(list(some)), timeout_ms=0)
+                    await submit_within(self._catalog, AlterQuotas(list(some)), timeout_ms=0)
                     self._audit(session, some)
             except HeadraceError as error:
                 results = [refusal(error) if each is NO_ERROR else each for each in results]
@@ -155,8 +155,8 @@ def _quotas(entry: Any) -> list[Quota]:
         entity = entity_text(names)
     except ValueError as error:
         raise _invalid(str(error)) from None
-    if len(entry.ops) > MOST_OPS:
-        raise _invalid(f"more than {MOST_OPS} changes of one entity")
+    if len(entry.ops) > MAX_OPS:
+        raise _invalid(f"more than {MAX_OPS} changes of one entity")
     keys = (Key.CONNECTIONS,) if "ip" in names else _OF_CLIENTS
     return [Quota(entity, _key(op.key, keys), None if op.remove else _value(op.key, op.value)) for op in entry.ops]
 
@@ -164,8 +164,8 @@ def _quotas(entry: Any) -> list[Quota]:
 def _name(kind: str, name: str | None) -> str | None:
     if name is None:
         return None
-    if len(name) > MOST_NAME:
-        raise _invalid(f"a {kind} has at most {MOST_NAME} characters")
+    if len(name) > MAX_NAME:
+        raise _invalid(f"a {kind} has at most {MAX_NAME} characters")
     if kind != "ip":
         return name
     try:

@@ -23,7 +23,7 @@ from headrace.kafka.authorized_operations import NOT_ASKED
 from headrace.kafka.connection import Connection
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
-from headrace.partitions.lookups import topic_rows, turn
+from headrace.partitions.lookups import topic_rows, yield_to_loop
 from headrace.partitions.partition_states import chains_of
 from headrace.partitions.reads.local_reads import Extent
 from headrace.partitions.reads.remote_reads import extents_of, replica_of
@@ -166,7 +166,7 @@ class ClusterApis:
                     for partition, size in sizes.items()
                 ]
                 described.append({"name": name, "partitions": partitions})
-            await turn(index)
+            await yield_to_loop(index)
         return described
 
     async def _stored(self, rows: Iterable[PartitionletRow]) -> dict[PartitionletId, Extent]:

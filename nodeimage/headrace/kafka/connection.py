@@ -116,7 +116,7 @@ class Slot:
         self.answer_pieces = [head, *body]
         self.answer_bytes = length = len(head) + length
         if self.timed is not None:
-            self.timed.is_ready()
+            self.timed.mark_ready()
         self.done = True
         connection = self._connection
         connection.answered += length
@@ -127,10 +127,10 @@ class Slot:
         """Count that the request, or a part of it, was refused."""
         self._connection.failed(self.api_key, code)
 
-    def no_answer(self) -> None:
+    def complete_without_answer(self) -> None:
         """Complete the request without an answer, because the client expects none (Produce with acks=0)."""
         if self.timed is not None:
-            self.timed.is_ready()
+            self.timed.mark_ready()
         self.done = True
         self._connection.flush()
 
@@ -526,7 +526,7 @@ class Connection:
             pieces += slot.answer_pieces
             size += slot.answer_bytes
             if slot.timed is not None:
-                slot.timed.is_answered()
+                slot.timed.mark_answered()
         self.answered -= size
         self._room.set()
         if size > _JOINED:

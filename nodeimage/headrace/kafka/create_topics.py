@@ -31,16 +31,16 @@ from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.lookups import (
-    growth,
+    create_partitions_command,
     now,
     refusal,
     replicas,
     rows_by_name,
     stream_rows,
-    submitted,
+    submit_within,
     topic_rows,
-    turn,
     volume_of,
+    yield_to_loop,
 )
 from headrace.partitions.placement import Placement
 from headrace.partitions.topic_configs import MAX_PARTITIONS, checked_all, described
@@ -130,7 +130,7 @@ class CreateTopicsApis:
         for index, (topic, outcome) in enumerate(zip(wanted, outcomes, strict=True)):
             if not results[topic.place]:
                 results[topic.place] = self._created(topic, outcome, whole=whole)
-            await turn(index)
+            await yield_to_loop(index)
         return {
             "topics": [{"name": topic.name, **result} for topic, result in zip(topics, results, strict=True)],
         }
@@ -153,7 +153,7 @@ class CreateTopicsApis:
             except KafkaError as error:
                 names.append(None)
                 results[place] = refusal(error)
-            await turn(place)
+            await yield_to_loop(place)
         times = Counter(name.full for name in names if name is not None)
         streams = await stream_rows(self._catalog, {name.stream for name in names if name is not None})
         wanted: list[_Wanted] = []
@@ -174,7 +174,7 @@ class CreateTopicsApis:
                 wanted.append(one)
             except KafkaError as error:
                 results[place] = refusal(error)
-            await turn(place)
+            await yield_to_loop(place)
         return wanted
 
     def _within_quota(
@@ -182,7 +182,7 @@ class CreateTopicsApis:
     ) -> list[_Wanted]:
         """The topics that the client's quota allows; the others are answered in `results`."""
         counts = [topic.partitions for topic in wanted]
-        refused = self._throttle.mutates(session, counts, strict=version >= STRICT_TOPICS)
+        refused = self._throttle.charge_mutations(session, counts, strict=version >= STRICT_TOPICS)
         for topic, error in zip(wanted, refused, strict=True):
             if error is not None:
                 results[topic.place] = refusal(error)
@@ -222,9 +222,11 @@ class CreateTopicsApis:
                     container_epochs=[epoch for _, epoch in assigned],
                 )
             )
-            await turn(index)
+            await yield_to_loop(index)
         made = iter(
-            await submitted(self._catalog, CreateTopics(items=items, now=now()), timeout_ms=timeout_ms) if items else ()
+            await submit_within(self._catalog, CreateTopics(items=items, now=now()), timeout_ms=timeout_ms)
+            if items
+            else ()
         )
         return [TopicOutcome(Code.UNKNOWN_SERVER_ERROR) if results[topic.place] else next(made) for topic in wanted]
 
@@ -279,7 +281,7 @@ class CreateTopicsApis:
                     raise self._home_check.elsewhere(topic.name, row.home)
                 _check_growth(topic, row, nodes=self._cluster.node_count)
                 if not request.validate_only:
-                    (over,) = self._throttle.mutates(
+                    (over,) = self._throttle.charge_mutations(
                         session, [topic.count - row.partitions], strict=request.__version__ >= STRICT_PARTITIONS
                     )
                     if over is not None:
@@ -297,8 +299,8 @@ class CreateTopicsApis:
         stream = await self._catalog.query(lambda reader: reader.streams.at(row.stream))
         if stream is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-        command = growth(self._placement, row, count=count, volume=stream.policy.volume)
-        outcome: TopicOutcome = await submitted(self._catalog, command, timeout_ms=timeout_ms)
+        command = create_partitions_command(self._placement, row, count=count, volume=stream.policy.volume)
+        outcome: TopicOutcome = await submit_within(self._catalog, command, timeout_ms=timeout_ms)
         if outcome.code is not Code.NONE:
             raise KafkaError(outcome.code, outcome.message.replace(row.full_name, name))
 

@@ -30,7 +30,7 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
 
 LONG_BODY_BYTES: Final = 32 * 1024
-MOST_COUNTED: Final = 100
+MAX_COUNTED: Final = 100
 """Entries of a list in an answer whose error codes are counted; answers may be long."""
 _ANY_VERSION: Final = (-(1 << 15), (1 << 15) - 1)
 
@@ -233,6 +233,6 @@ def codes_of(fields: Mapping[str, object]) -> Iterator[int]:
         yield code
     for value in fields.values():
         if isinstance(value, list | tuple):
-            for each in islice(value, MOST_COUNTED):
+            for each in islice(value, MAX_COUNTED):
                 if isinstance(each, Mapping):
                     yield from codes_of(each)

@@ -1,17 +1,18 @@
 """Fetch: returns the records of the client's partitions from its offsets on, now or as soon as there are enough.
 
-A fetch that finds less than `min_bytes` waits: its partitions wake it (`fetch_sessions.Interest`) when something is
-committed, or the node's one timer does when `max_wait` is over. Batches are read from the log's tail in memory, from
-disk in a reader thread (the loop never reads a file), or, where partitionlets lie in other nodes' containers, by
-`remote_reads`. Records above the high watermark are never returned (invariant 2).
+A fetch that finds less than `min_bytes` waits: its partitions wake it (`fetch_sessions.WatchedPartition`) when
+something is committed, or the node's one timer does when `max_wait` is over. Batches are read from the log's tail in
+memory, from disk in a reader thread (the loop never reads a file), or, where partitionlets lie in other nodes'
+containers, by `remote_reads`. Records above the high watermark are never returned (invariant 2).
 
 A partition that this node cannot serve gets its own error; the others are served. When this node ceases to lead a
 partition, the partition's fetches are woken and answer NOT_LEADER_OR_FOLLOWER; the client's next fetch looks it up
 again.
 
 Whether the client may read a partition is checked when the partition is bound, before anything is looked up for it, and
-again after each change of the rules (`Interest.rules`), before anything about it is returned. When the rules change,
-waiting fetches are checked a few at a time: one with a partition that may no longer be read is answered at once.
+again after each change of the rules (`WatchedPartition.rules`), before anything about it is returned. When the rules
+change, waiting fetches are checked a few at a time: one with a partition that may no longer be read is answered at
+once.
 
 A waiting fetch is answered early when another request of its client waits behind it, since answers are sent in order.
 
@@ -35,12 +36,12 @@ from headrace.kafka.authorization import Authorization, refusal_of
 from headrace.kafka.connection import Buffer, Connection
 from headrace.kafka.counters import Counters
 from headrace.kafka.fetch_answer import FetchAnswer, record_count
-from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions, Interest, Key
+from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions, Key, WatchedPartition
 from headrace.kafka.limits import MAX_RESPONSE_BYTES
 from headrace.kafka.reading_pace import LARGE_BYTES, ReadingPace
 from headrace.kafka.session import Reply
 from headrace.kafka.throttle import Throttle
-from headrace.partitions.lookups import turn
+from headrace.partitions.lookups import yield_to_loop
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.reads.fetch_planner import FetchPlanner, Range, Read
 from headrace.partitions.topics import Topic, Topics
@@ -59,14 +60,14 @@ from headrace.wire.header import RequestHeader
 
 LONG_BYTES = 64 * 1024
 """Size above which a request is decoded in an executor thread: it may name many thousands of partitions."""
-MOST_WAIT_MS = 300_000
+MAX_WAIT_MS = 300_000
 """The longest wait of a fetch, in milliseconds, whatever the client allows; the client then sends it again. Waiting
 fetches use memory."""
 MANY: Final = 1000
 """Partitions that are looked up, or answered for, in one turn of the loop."""
-MOST_SERVED = 5000
+MAX_SERVED = 5000
 """Partitions with records in one answer."""
-MOST_COUNTED = 1024 * 1024
+MAX_COUNTED = 1024 * 1024
 """Bytes of batches up to which records are counted on the loop, which takes less than a millisecond however small they
 are."""
 
@@ -156,7 +157,7 @@ class FetchApi:
             _forget(session, asked)
             for index, (key, part) in enumerate(_named(asked)):
                 session.ask(key, part)
-                await turn(index)
+                await yield_to_loop(index)
             self.sessions.named(session, begins=asked.session_epoch == INITIAL_EPOCH)
         except KafkaError as error:
             _refuse(slot, version, asked, error)
@@ -177,15 +178,15 @@ class FetchApi:
             for topic in self.topics.all():
                 for partition in list(topic.partitions.values()):
                     for watcher in list(partition.watchers or ()):
-                        if isinstance(watcher, Interest) and watcher.rules != rules:
+                        if isinstance(watcher, WatchedPartition) and watcher.rules != rules:
                             if self.authorization.may_read(watcher.session.principal, topic.full_name):
                                 watcher.rules = rules
                             else:
                                 watcher.wake()
                         checked += 1
-                        await turn(checked)
+                        await yield_to_loop(checked)
                     checked += 1
-                    await turn(checked)
+                    await yield_to_loop(checked)
                 if self.authorization.rules != rules:
                     break
 
@@ -302,7 +303,7 @@ class Fetch:
                 await asyncio.sleep(0)
             await self._bind_piece(asked[first : first + MANY])
 
-    async def _bind_piece(self, asked: Sequence[tuple[Key, Interest]]) -> None:
+    async def _bind_piece(self, asked: Sequence[tuple[Key, WatchedPartition]]) -> None:
         authorization = self._api.authorization
         named = {key[0] for key, _ in asked if isinstance(key[0], str)}
         refused = await authorization.refused_topics(self._connection, AclOperation.READ, named, api="Fetch")
@@ -338,7 +339,7 @@ class Fetch:
                 interest.error = None
                 interest.watch(partition, topic)
 
-    def _may_read(self, interest: Interest, topic: Topic) -> bool:
+    def _may_read(self, interest: WatchedPartition, topic: Topic) -> bool:
         """Whether the client may read a topic now; if not, set the interest's error and stop watching its partition."""
         authorization, connection, key = self._api.authorization, self._connection, interest.key[0]
         grant = connection.read_grants.get(key)
@@ -360,7 +361,7 @@ class Fetch:
         interest.unwatch()
         return False
 
-    def _read_under(self, interest: Interest, rules: int) -> None:
+    def _read_under(self, interest: WatchedPartition, rules: int) -> None:
         """If a watched partition was bound under other rules, stop watching it unless `rules` let the client read it
         too."""
         partition = interest.partition
@@ -388,7 +389,7 @@ class Fetch:
             self._wait(hold_s, partial(self._held, hold_s))
         elif not self._try(final=self._asked.max_wait_ms <= 0 or self._slot.is_followed):
             self._session.fetch_waits(self._woken)
-            self._wait(min(self._asked.max_wait_ms, MOST_WAIT_MS) / 1000, self._expired)
+            self._wait(min(self._asked.max_wait_ms, MAX_WAIT_MS) / 1000, self._expired)
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         self._deadline = self._api.runtime.deadlines.after(seconds, then)
@@ -400,7 +401,7 @@ class Fetch:
         if self._ended or self._try(final=False):
             return
         self._session.fetch_waits(self._woken)
-        wait_s = max(0.0, min(self._asked.max_wait_ms, MOST_WAIT_MS) / 1000 - hold_s)
+        wait_s = max(0.0, min(self._asked.max_wait_ms, MAX_WAIT_MS) / 1000 - hold_s)
         self._deadline = self._api.runtime.deadlines.after(wait_s, self._expired)
 
     def _woken(self) -> None:
@@ -442,7 +443,7 @@ class Fetch:
         if self._api.throttle.is_on and (most := self._api.throttle.most_fetched(self._connection)) is not None:
             budget = max(1, min(budget, most))
         found: dict[Key, list[Buffer]] = {}
-        cold: list[tuple[Interest, Range]] = []
+        cold: list[tuple[WatchedPartition, Range]] = []
         total = 0
         failed = full = False
         quiet = []
@@ -458,8 +459,8 @@ class Fetch:
             assert partition is not None
             if interest.asked.offset >= partition.high_watermark or partition.ends_in_gap(interest.asked.offset):
                 if (
-                    interest.told_high_watermark == partition.high_watermark
-                    and interest.told_log_start == partition.log_start
+                    interest.sent_high_watermark == partition.high_watermark
+                    and interest.sent_log_start == partition.log_start
                 ):
                     quiet.append(key)
                 continue
@@ -472,7 +473,7 @@ class Fetch:
             batches = None
             if where.container is not None:
                 batches = where.container.read_tail(where.row.id, where.offset, limit=where.limit, max_bytes=most)
-            full = len(found) + len(cold) + 1 == MOST_SERVED
+            full = len(found) + len(cold) + 1 == MAX_SERVED
             if batches is None or (not batches and where.row.cut):  # it may end in a gap
                 cold.append((interest, where))
                 continue
@@ -484,7 +485,7 @@ class Fetch:
         enough = (
             total >= min(self._asked.min_bytes, budget) or failed or full or final or nothing or self._session.closed
         )
-        if cold or (enough and len(self._session.to_tell) > MANY):
+        if cold or (enough and len(self._session.reportable) > MANY):
             self._end()
             self._session.fetch_waits(_ignore_wake)  # the session is busy until the answer
             self._connection.add_close_listener(self._cancel)  # the client may go away before the coroutine begins
@@ -504,7 +505,7 @@ class Fetch:
     def _filled(self, found: Mapping[Key, list[Buffer]], counts: Mapping[Key, int] | None = None) -> FetchAnswer:
         answer = FetchAnswer(self._session, counts)
         rules = self._api.authorization.rules
-        for interest in list(self._session.to_tell.values()):
+        for interest in list(self._session.reportable.values()):
             if (
                 rules is not None and interest.rules != rules
             ):  # the rules changed while it was read, or while it was quiet
@@ -513,7 +514,7 @@ class Fetch:
         return answer
 
     async def _answer_later(
-        self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
+        self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[WatchedPartition, Range]], budget: int
     ) -> None:
         """Read from disk what is not in memory, then answer, interleaved with other clients' requests."""
         connection = self._connection
@@ -524,7 +525,7 @@ class Fetch:
                 counts = None
                 if cold:
                     counts = await self._read_cold(found, cold, min(budget, self._api.answer_budget.bytes()))
-                if len(self._session.to_tell) <= MANY:
+                if len(self._session.reportable) <= MANY:
                     answer = self._filled(found, counts)
                     body = answer.encode(self._version, self._throttled(answer))
                 else:
@@ -544,12 +545,12 @@ class Fetch:
         self, found: Mapping[Key, list[Buffer]], counts: Mapping[Key, int] | None
     ) -> tuple[FetchAnswer, list[Buffer]]:
         answer = FetchAnswer(self._session, counts)
-        for index, interest in enumerate(list(self._session.to_tell.values())):
+        for index, interest in enumerate(list(self._session.reportable.values())):
             rules = self._api.authorization.rules
             if rules is not None and interest.rules != rules:
                 self._read_under(interest, rules)
             answer.add(interest, found.get(interest.key))
-            await turn(index)
+            await yield_to_loop(index)
         return answer, await self._api.runtime.loop.run_in_executor(
             self._api.runtime.executor, answer.encode, self._version, self._throttled(answer)
         )
@@ -574,7 +575,7 @@ class Fetch:
         self._slot.answer(body)
 
     async def _read_cold(
-        self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
+        self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[WatchedPartition, Range]], budget: int
     ) -> dict[Key, int]:
         """Read the ranges that are not in memory into `found`; returns the number of records read for each
         partition."""
@@ -603,11 +604,11 @@ class Fetch:
 
     async def _counts(self, read: Read) -> dict[Key, int]:
         """The number of records in each range; counted in an executor thread if there may be many batches."""
-        if sum(sum(map(len, batches)) for batches in read.values() if isinstance(batches, list)) <= MOST_COUNTED:
+        if sum(sum(map(len, batches)) for batches in read.values() if isinstance(batches, list)) <= MAX_COUNTED:
             return _counts_of(read)
         return await self._api.runtime.loop.run_in_executor(self._api.runtime.executor, _counts_of, read)
 
-    def _check(self, interest: Interest) -> KafkaError | None:
+    def _check(self, interest: WatchedPartition) -> KafkaError | None:
         """The error of this partition for the client, if any."""
         partition = interest.partition
         if partition is None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from headrace.base.errors import Code
-from headrace.kafka.fetch_sessions import FetchSession, Interest, Key
+from headrace.kafka.fetch_sessions import FetchSession, Key, WatchedPartition
 from headrace.wire.fetch import FetchResult, FetchTopicResult, encode_response
 from headrace.wire.primitives import Buffer
 
@@ -52,13 +52,13 @@ class FetchAnswer:
         self.errors: list[int] = []
         """Error codes of partitions."""
 
-    def add(self, interest: Interest, records: list[Buffer] | None) -> None:
+    def add(self, interest: WatchedPartition, records: list[Buffer] | None) -> None:
         """Add a partition's result, unless the session is incremental and nothing has changed."""
         result = _result(interest, records)
         if self._session.incremental and not _is_news(interest, result):
             return
-        interest.told_high_watermark = result.high_watermark
-        interest.told_log_start = result.log_start
+        interest.sent_high_watermark = result.high_watermark
+        interest.sent_log_start = result.log_start
         key, active = interest.key, self._session.active
         self._by_topic.setdefault(key[0], []).append(result)
         if result.error:
@@ -115,16 +115,16 @@ def record_count_of_tail(batches: Sequence[Buffer], is_dense: bool) -> int:
     return sum(_COUNT.unpack_from(batch, _COUNT_AT)[0] for batch in batches)
 
 
-def _is_news(interest: Interest, result: FetchResult) -> bool:
+def _is_news(interest: WatchedPartition, result: FetchResult) -> bool:
     return (
         bool(result.records)
         or result.error != 0
-        or result.high_watermark != interest.told_high_watermark
-        or result.log_start != interest.told_log_start
+        or result.high_watermark != interest.sent_high_watermark
+        or result.log_start != interest.sent_log_start
     )
 
 
-def _result(interest: Interest, records: list[Buffer] | None) -> FetchResult:
+def _result(interest: WatchedPartition, records: list[Buffer] | None) -> FetchResult:
     partition = interest.partition
     error = interest.error
     if partition is None or error is not None:

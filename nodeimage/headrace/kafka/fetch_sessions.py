@@ -2,8 +2,8 @@
 
 A session keeps its partitions in the order in which they were served, least recent first, and a set of those that may
 have news. A fetch looks only at that set, so a consumer of ten thousand quiet partitions costs nothing. A partition
-joins the set when its high watermark or log start moves (`Interest.wake`), or when the client moves its offset. A
-sessionless fetch is a session that lives for one request.
+joins the set when its high watermark or log start moves (`WatchedPartition.wake`), or when the client moves its offset.
+A sessionless fetch is a session that lives for one request.
 
 At most `MAX_SESSIONS` are kept, with `MAX_PARTITIONS` together. When there is no room, a session that has been unused
 for `UNUSED_S` is closed, and its client starts a new one (FETCH_SESSION_ID_NOT_FOUND). If all are in use, a client that
@@ -35,7 +35,7 @@ Key = tuple[str | bytes, int]
 """The topic name or topic id that the client used, and the partition's number."""
 
 
-class Interest:
+class WatchedPartition:
     """One partition of one session: what the client requested, and what it was last sent."""
 
     __slots__ = (
@@ -44,9 +44,9 @@ class Interest:
         "key",
         "partition",
         "rules",
+        "sent_high_watermark",
+        "sent_log_start",
         "session",
-        "told_high_watermark",
-        "told_log_start",
         "topic",
     )
 
@@ -58,8 +58,8 @@ class Interest:
         self.topic: Topic | None = None
         """The partition's topic."""
         self.error: KafkaError | None = None
-        self.told_high_watermark = -1
-        self.told_log_start = -1
+        self.sent_high_watermark = -1
+        self.sent_log_start = -1
         self.rules = -1
         """The rules under which the client may read the partition (Authorization.rules); under other rules it is
         checked again."""
@@ -112,8 +112,8 @@ class FetchSession:
         """Loop time of the session's last request or answer."""
         self.counted = 0
         """The number of the session's partitions, as counted by `FetchSessions`."""
-        self.interests: dict[Key, Interest] = {}
-        self.active: dict[Key, Interest] = {}
+        self.interests: dict[Key, WatchedPartition] = {}
+        self.active: dict[Key, WatchedPartition] = {}
         """The partitions that may have news, longest unserved first."""
         self._wake: Callable[[], None] | None = None
 
@@ -138,7 +138,7 @@ class FetchSession:
         return self.id != 0 and self.epoch != INITIAL_EPOCH
 
     @property
-    def to_tell(self) -> dict[Key, Interest]:
+    def reportable(self) -> dict[Key, WatchedPartition]:
         """The partitions that the next answer may report."""
         return self.active if self.incremental else self.interests
 
@@ -166,7 +166,7 @@ class FetchSession:
             return
         interest = self.interests.get(key)
         if interest is None:
-            interest = self.interests[key] = Interest(session=self, key=key, asked=asked)
+            interest = self.interests[key] = WatchedPartition(session=self, key=key, asked=asked)
         else:
             interest.asked = asked
         self.active[key] = interest

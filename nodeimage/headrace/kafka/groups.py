@@ -28,11 +28,11 @@ from headrace.wire.generic_codec import field
 log = structlog.get_logger(__name__)
 
 _GROUP, _TRANSACTION = 0, 1
-MOST_REBALANCE_MS: Final = 86_400_000
+MAX_REBALANCE_MS: Final = 86_400_000
 """The longest rebalance timeout, in milliseconds. Clients may request 24 days, and some do because a poll may take any
 time; the group would wait that long for one member."""
 _CLASSIC: Final = "classic"
-_MOST_LOGGED: Final = 249
+_MAX_LOGGED: Final = 249
 """Characters of a group id in a log line; Kafka limits an id only by the size of the request."""
 
 
@@ -125,7 +125,7 @@ class GroupApis:
             client_id=session.client_id or "",
             client_host="/" + session.peer.rpartition(":")[0],
             session_timeout_ms=session_timeout,
-            rebalance_timeout_ms=min(max(field(request, "rebalance_timeout", session_timeout), 1), MOST_REBALANCE_MS),
+            rebalance_timeout_ms=min(max(field(request, "rebalance_timeout", session_timeout), 1), MAX_REBALANCE_MS),
             protocol_type=request.protocol_type,
             protocols=tuple(Offered(each.name, bytes(each.metadata)) for each in request.protocols),
             requires_known_member=version >= 4 and instance_id is None,
@@ -320,7 +320,7 @@ def _log_other_names(session: Connection, join: Join, other_stream: str) -> None
     meanings too."""
     log.warning(
         "a member names other topics than its group",
-        group=join.group_id[:_MOST_LOGGED],
+        group=join.group_id[:_MAX_LOGGED],
         client=session.client_id,
         peer=session.peer,
         listener=session.listener,

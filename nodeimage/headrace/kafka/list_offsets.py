@@ -29,7 +29,7 @@ from headrace.partitions.lookups import leaders
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.reads.remote_reads import RemoteReads
-from headrace.partitions.refusals import told
+from headrace.partitions.refusals import client_error
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.security.kafka_acls import AclOperation
@@ -162,7 +162,7 @@ class ListOffsetsApi:
                 await wait_until_rolled(self._rolls, partition)
                 found[partition] = _end(partition) if partition.container.in_touch else OUT_OF_TOUCH
             except HeadraceError as error:
-                found[partition] = told(error)
+                found[partition] = client_error(error)
 
         async def wait(container: Leader, partitions: Sequence[Partition]) -> None:
             if await back_in_touch(container):

@@ -22,7 +22,7 @@ from headrace.kafka.authorization import Authorization, TopicView
 from headrace.kafka.authorized_operations import NOT_ASKED
 from headrace.kafka.connection import Connection, Slot
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
-from headrace.partitions.lookups import turn
+from headrace.partitions.lookups import yield_to_loop
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import EntryKey, Topic
 from headrace.partitions.topics import Topics
@@ -219,7 +219,7 @@ class MetadataApi:
         while True:
             page, open_rows = await self._catalog.query(lambda reader, after=after: _page(reader, after))  # type: ignore[misc]
             for index, row in enumerate(page):
-                await turn(index)
+                await yield_to_loop(index)
                 if not view.sees(row):
                     continue
                 operations = view.operations(row) if with_operations else NOT_ASKED

@@ -90,4 +90,4 @@ class Produce:
             )
             self.slot.lose()
         else:
-            self.slot.no_answer()
+            self.slot.complete_without_answer()

@@ -33,14 +33,14 @@ from headrace.kafka.counters import Counters
 from headrace.kafka.pending_produce import Produce
 from headrace.kafka.session import Reply, Session
 from headrace.kafka.throttle import Throttle
-from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
+from headrace.log.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES
 from headrace.partitions.batch_comparison import BatchComparison
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.forwarding import Forwards, must_wait
 from headrace.partitions.home_check import HomeCheck, is_settled
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.refusals import FOR_THE_MOMENT, Refusals, told, why_not_committed
+from headrace.partitions.refusals import RETRIABLE, Refusals, client_error, why_not_committed
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.sequence_gap import SequenceGap
 from headrace.partitions.topics import Topic, Topics
@@ -57,10 +57,10 @@ log = structlog.get_logger()
 OF_THE_ORDER: Final = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH})
 ACKS: Final = frozenset({-1, 0, 1})
 MAX_TRIES: Final = 100
-LEAST_WAIT_S: Final = 3.0
-MOST_WAIT_S = 10.0
+MIN_WAIT_S: Final = 3.0
+MAX_WAIT_S = 10.0
 """The longest time, in seconds, that a request waits to be started. The wait is half of the request's own timeout, but
-not below `LEAST_WAIT_S` nor above this."""
+not below `MIN_WAIT_S` nor above this."""
 MANY = 1000
 """Partitions that are processed in one turn of the loop."""
 
@@ -312,7 +312,7 @@ class ProduceApi:
         parts = produce.partitions
         refused: dict[int, KafkaError] = {}
         places: list[Place | None] | None = None
-        limit = min(MOST_WAIT_S, max(LEAST_WAIT_S, produce.timeout_ms / 2000))
+        limit = min(MAX_WAIT_S, max(MIN_WAIT_S, produce.timeout_ms / 2000))
         try:
             async with asyncio.timeout(arrived + limit - monotonic()):
                 await self._back_pressure.not_saturated()
@@ -327,7 +327,7 @@ class ProduceApi:
                     refused[index] = self._late(part, known)
             places = self._resolved([part for index, part in enumerate(parts) if index not in refused], known)
         except HeadraceError as error:  # an error of the catalog: nothing could be looked up
-            refused = dict.fromkeys(range(len(parts)), told(error))
+            refused = dict.fromkeys(range(len(parts)), client_error(error))
             places = []
         if places is None:
             refused = {index: self._late(part, known) for index, part in enumerate(parts)}
@@ -364,7 +364,7 @@ class ProduceApi:
                 await self._rolls.wait_for_roll(partition)
                 places[index] = (topic, partition)
             except HeadraceError as error:
-                refused[index] = told(error)
+                refused[index] = client_error(error)
 
         rolling = []
         for (index, topic, _number), partition in zip(wanted, leaders, strict=True):
@@ -451,7 +451,7 @@ class ProduceApi:
                     raise foreign
                 self._pass_on(session, pending, part, topic, partition)
                 return
-        limit = MOST_PAYLOAD_BYTES
+        limit = MAX_PAYLOAD_BYTES
         # A token identifies a task's rows, which are in one batch (DESIGN section 12), whatever the topic's limit.
         if producer_id >= -1 and topic.policy.max_message_bytes < limit:
             limit = topic.policy.max_message_bytes
@@ -518,7 +518,7 @@ class ProduceApi:
             batch, header, append_time=append_time, now=now, request=pending, source=session.number, name=part.topic
         )
         if (timed := pending.slot.timed) is not None:
-            timed.is_appended(container)
+            timed.mark_appended(container)
         traffic = topic.traffic
         traffic.in_bytes += size
         traffic.in_records += header.record_count
@@ -559,7 +559,7 @@ class ProduceApi:
     ) -> ProduceResult:
         if isinstance(error, SequenceGap) and error.source != session.number:
             error = self._early(session, part, error.expected, str(error)) or error
-        if error.code in FOR_THE_MOMENT:
+        if error.code in RETRIABLE:
             session.refusals = session.refusals or Refusals()
             session.refusals.note(part, error, None if topic is None else topic.topic_id)
         elif error.code in OF_THE_ORDER:  # rare, and hard to investigate later

@@ -28,7 +28,7 @@ PAUSE_S: Final = 0.5
 """Seconds without a request after an answer that count as a pause."""
 LONGEST_PAUSE_S: Final = 5.0
 """Seconds without a request after which the client is taken not to have wanted to read."""
-LEAST_ANSWERS: Final = 4
+MIN_ANSWERS: Final = 4
 """Answers in the shortest burst: a client that works on each answer before its next request has no bursts."""
 WORTHWHILE: Final = 1.5
 """How many times the average a burst's rate must be for a trial to begin."""
@@ -36,7 +36,7 @@ BETTER: Final = 1.1
 NEAR: Final = 1.4
 """The ratio of two rates up to which no rate between them is tried."""
 HOLDS_S: Final = 120.0
-MOST_HELD_S: Final = 0.1
+MAX_HELD_S: Final = 0.1
 """Seconds for which one request is delayed at most."""
 SLACK_S: Final = 0.005
 """Seconds of timer lateness that are compensated."""
@@ -97,7 +97,7 @@ class ReadingPace:
             self._end_cycle(now, pause_s)
         if not self.rate:
             return 0.0
-        return max(0.0, min(self._due - now, MOST_HELD_S))
+        return max(0.0, min(self._due - now, MAX_HELD_S))
 
     def answered(self, now: float, size: int) -> None:
         """Note that an answer with `size` bytes is sent."""
@@ -123,7 +123,7 @@ class ReadingPace:
     def _begin(self, average: float) -> None:
         """Begin a search, after a burst at the client's own rate led to a pause."""
         burst_s = self._answered_at - self._began
-        if self._answers < LEAST_ANSWERS or self._bytes <= WORTHWHILE * average * burst_s or burst_s <= 0.0:
+        if self._answers < MIN_ANSWERS or self._bytes <= WORTHWHILE * average * burst_s or burst_s <= 0.0:
             return
         self._low = self._best = average
         self._low_is_tried = False

@@ -15,7 +15,7 @@ from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
 from headrace.kafka.connection import Connection
 from headrace.partitions.cluster_layout import Layout, Placed
-from headrace.partitions.lookups import topic_rows, turn
+from headrace.partitions.lookups import topic_rows, yield_to_loop
 from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
@@ -144,7 +144,7 @@ class ReassignmentApis:
                 found.append(KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {index}"))
             else:
                 found.append(self._layout.placed(container))
-            await turn(place)
+            await yield_to_loop(place)
         return found
 
 

@@ -1,8 +1,8 @@
 """The gate of a listener with SASL: until its client has authenticated, a connection accepts next to nothing.
 
-    before authentication   ApiVersions `MOST_VERSIONS` times, SaslHandshake, SaslAuthenticate. Any other request ends
+    before authentication   ApiVersions `MAX_VERSIONS` times, SaslHandshake, SaslAuthenticate. Any other request ends
                             the connection by its key alone: its header and body are not read. Requests have at most
-                            `MOST_BYTES`, ApiVersions and SaslHandshake `MOST_SHORT_BYTES`; a client that sends more
+                            `MAX_BYTES`, ApiVersions and SaslHandshake `MAX_SHORT_BYTES`; a client that sends more
                             while its last message is processed is disconnected too
     after a handshake       SaslAuthenticate (version 1), or tokens as bare frames without a header (version 0)
     authenticated           everything. A handshake begins a re-authentication (KIP-368), in the order of the requests:
@@ -30,17 +30,17 @@ from headrace.partitions.caller import Caller
 from headrace.security.principals import Mechanism, Principal
 from headrace.security.sasl.exchange import Attempt, Done, Failed, SaslExchange
 from headrace.security.sasl.mechanisms import Offered
-from headrace.security.sasl.oauthbearer_server import MOST_MESSAGE_BYTES
+from headrace.security.sasl.oauthbearer_server import MAX_MESSAGE_BYTES
 from headrace.security.sasl.outcome import Challenge, Proven
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.header import RequestHeader
 
-MOST_BYTES: Final = MOST_MESSAGE_BYTES + (8 << 10)
+MAX_BYTES: Final = MAX_MESSAGE_BYTES + (8 << 10)
 """The longest message of any mechanism, plus its header. Kafka's `sasl.server.max.receive.size` is 512 KiB, of which
 TLS alone would hold three times as much."""
-MOST_SHORT_BYTES: Final = 4 << 10
-MOST_VERSIONS: Final = 4
+MAX_SHORT_BYTES: Final = 4 << 10
+MAX_VERSIONS: Final = 4
 """ApiVersions requests before authentication: a client may retry with a lower version of it."""
 UNPROVEN_ROOM_BYTES: Final = 16 << 10
 """Bytes of the connection's buffer that are used before authentication."""
@@ -84,7 +84,7 @@ class SaslConnection(Connection):
         """The mechanism of the exchange that is under way."""
         self._gate = gate
         self._versions_asked = 0
-        self._most_bytes = MOST_BYTES
+        self._most_bytes = MAX_BYTES
         self._room_bytes = UNPROVEN_ROOM_BYTES
         self._is_new = False  # a whole request proves nothing here
 
@@ -140,7 +140,7 @@ class SaslConnection(Connection):
         elif self.is_proven:
             if self.exchange.is_expired:
                 raise NotAuthenticated("the session's lifetime is over, and the client has not authenticated again")
-        elif key == _API_VERSIONS and self._versions_asked < MOST_VERSIONS:
+        elif key == _API_VERSIONS and self._versions_asked < MAX_VERSIONS:
             self._check_short(size)
             self._versions_asked += 1
         else:
@@ -150,8 +150,8 @@ class SaslConnection(Connection):
             )
 
     def _check_short(self, size: int) -> None:
-        if size > MOST_SHORT_BYTES and not self.is_proven:
-            raise NotAuthenticated(f"a request of {size} bytes before authentication; the limit is {MOST_SHORT_BYTES}")
+        if size > MAX_SHORT_BYTES and not self.is_proven:
+            raise NotAuthenticated(f"a request of {size} bytes before authentication; the limit is {MAX_SHORT_BYTES}")
 
     def _start_request(self, request: memoryview) -> None:
         if not self.is_proven:

@@ -19,19 +19,19 @@ from headrace.kafka.api import Api
 from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, excess_refusal
 from headrace.kafka.connection import Connection
 from headrace.partitions.authorizer import Authorizer
-from headrace.partitions.lookups import batched, found_of, now, refusal, submitted
+from headrace.partitions.lookups import batched, look_up_all, now, refusal, submit_within
 from headrace.security.audit import Change
 from headrace.security.principals import NameRefused, check_user_name
-from headrace.security.sasl.scram_credential import MOST_ITERATIONS, ScramCredential
-from headrace.security.scram_common import LEAST_ITERATIONS
+from headrace.security.sasl.scram_credential import MAX_ITERATIONS, ScramCredential
+from headrace.security.scram_common import MIN_ITERATIONS
 from headrace.wire.api_keys import ApiKey, Versions
 
-MOST_ALTERATIONS: Final = 1000
+MAX_ALTERATIONS: Final = 1000
 """Alterations in one request."""
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """The mechanisms by Kafka's numbers."""
 _NUMBERS: Final = {name: number for number, name in _MECHANISMS.items()}
-_MOST_SHOWN: Final = 100
+_MAX_SHOWN: Final = 100
 """Characters of a client-chosen name that a message shows."""
 
 
@@ -59,7 +59,7 @@ class ScramCredentialApis:
                 every = await self._catalog.query(lambda reader: reader.users.mechanisms())
                 return {**NO_ERROR, "results": [_shown(*each) for each in every.items()]}
             times = Counter(each.name for each in request.users)
-            found = await found_of(self._catalog, times, lambda reader: reader.users.mechanisms())
+            found = await look_up_all(self._catalog, times, lambda reader: reader.users.mechanisms())
         except HeadraceError as error:
             return {**refusal(error), "results": ()}
         return {
@@ -74,7 +74,7 @@ class ScramCredentialApis:
             administrator_refusal(self._authorizer, session, api="AlterUserScramCredentials")
             or excess_refusal(
                 len(request.deletions) + len(request.upsertions),
-                most=MOST_ALTERATIONS,
+                most=MAX_ALTERATIONS,
                 rule="alter at most {} credentials in one request",
             )
         ):
@@ -98,7 +98,7 @@ class ScramCredentialApis:
         if not deletions:
             return
         wanted = {each.name for each in deletions}
-        found = await found_of(self._catalog, wanted, lambda reader: reader.users.mechanisms())
+        found = await look_up_all(self._catalog, wanted, lambda reader: reader.users.mechanisms())
         for each in deletions:
             known = found.get(each.name) or {}
             if isinstance(known, KafkaError):
@@ -112,12 +112,12 @@ class ScramCredentialApis:
         deleted = [(each.name, _MECHANISMS[each.mechanism]) for each in deletions if each.name not in refused]
         created = [each for each in upserts if each.user not in refused]
         for piece in batched(deleted):
-            outcomes = await submitted(self._catalog, AlterCredentials(list(piece), [], now()), timeout_ms=0)
+            outcomes = await submit_within(self._catalog, AlterCredentials(list(piece), [], now()), timeout_ms=0)
             for (name, _), code in zip(piece, outcomes, strict=True):
                 if code is not Code.NONE:  # deleted concurrently
                     refused[name] = _missing(name)
         for batch in batched(created):
-            await submitted(self._catalog, AlterCredentials([], list(batch), now()), timeout_ms=0)
+            await submit_within(self._catalog, AlterCredentials([], list(batch), now()), timeout_ms=0)
 
 
 def _checked(request: Any, refused: dict[str, Mapping[str, object]]) -> list[Credential]:
@@ -160,11 +160,11 @@ def _credential(each: Any, mechanism: str) -> Credential:
         check_user_name(each.name)
     except NameRefused as error:
         raise KafkaError(Code.UNACCEPTABLE_CREDENTIAL, str(error)) from None
-    if not LEAST_ITERATIONS <= each.iterations <= MOST_ITERATIONS:
-        few = "few" if each.iterations < LEAST_ITERATIONS else "many"
+    if not MIN_ITERATIONS <= each.iterations <= MAX_ITERATIONS:
+        few = "few" if each.iterations < MIN_ITERATIONS else "many"
         raise KafkaError(
             Code.UNACCEPTABLE_CREDENTIAL,
-            f"too {few} iterations ({each.iterations}); {LEAST_ITERATIONS} to {MOST_ITERATIONS} are taken",
+            f"too {few} iterations ({each.iterations}); {MIN_ITERATIONS} to {MAX_ITERATIONS} are taken",
         )
     credential = ScramCredential.from_salted_password(
         bytes(each.salted_password), mechanism=mechanism, iterations=each.iterations, salt=bytes(each.salt)
@@ -202,4 +202,4 @@ def _results(names: Iterable[str], refused: Mapping[str, Mapping[str, object]]) 
 
 
 def _short(name: str) -> str:
-    return repr(name[:_MOST_SHOWN])
+    return repr(name[:_MAX_SHOWN])

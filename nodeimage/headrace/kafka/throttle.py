@@ -25,7 +25,7 @@ from headrace.wire.header import RequestHeader
 
 SPAN_S: Final = WINDOW_S * WINDOWS
 """The longest time, in seconds, for which a client is delayed at once."""
-MOST_FOR_TIME_S: Final = WINDOW_S
+MAX_FOR_TIME_S: Final = WINDOW_S
 """The longest delay, in seconds, by the quota on the time of requests: Kafka's own bound, so that a delayed client is
 not expelled from its group."""
 
@@ -39,7 +39,7 @@ class Throttle:
         """`time`: seconds of a monotonic clock."""
         self._time = time
         self._quotas = quotas.quotas
-        self.told_s: dict[str, float] = {}
+        self.throttled_s: dict[str, float] = {}
         """Seconds for which clients were asked to wait since the start, by quota."""
         self.is_on = quotas.are_any
         """Whether any limit is set."""
@@ -55,7 +55,7 @@ class Throttle:
         """Start to answer a request, and count the time that the start takes."""
         spent_s, session.spent_s = session.spent_s, 0.0
         wait_s = self._used(Key.REQUESTS, spent_s * 100, session)
-        self._hold(Key.REQUESTS, session, slot, min(wait_s, MOST_FOR_TIME_S))
+        self._hold(Key.REQUESTS, session, slot, min(wait_s, MAX_FOR_TIME_S))
         began = time.perf_counter()
         try:
             start(session, header, request, slot)
@@ -79,7 +79,9 @@ class Throttle:
         limit = self._quotas.table.limit(Key.CONSUME, user=session.principal.user, client_id=session.client_id or "")
         return None if limit is None else int(limit.value * SPAN_S)
 
-    def mutates(self, session: Connection, partitions: Sequence[int], *, strict: bool) -> list[KafkaError | None]:
+    def charge_mutations(
+        self, session: Connection, partitions: Sequence[int], *, strict: bool
+    ) -> list[KafkaError | None]:
         """Count partitions that are created or deleted, by topic; returns the refusals, which only clients that know
         the error get (`strict`)."""
         if not self.is_on:
@@ -122,7 +124,7 @@ class Throttle:
         )
 
     def _record_wait(self, key: Key, wait_s: float) -> None:
-        self.told_s[key.value] = self.told_s.get(key.value, 0.0) + wait_s
+        self.throttled_s[key.value] = self.throttled_s.get(key.value, 0.0) + wait_s
 
     def _hold(self, key: Key, session: Session, slot: Reply | None, wait_s: float) -> None:
         if wait_s <= 0:

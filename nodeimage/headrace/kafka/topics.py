@@ -19,7 +19,16 @@ from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
 from headrace.kafka.connection import Connection
 from headrace.kafka.throttle import Throttle
-from headrace.partitions.lookups import batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
+from headrace.partitions.lookups import (
+    batched,
+    leaders,
+    look_up_all,
+    now,
+    refusal,
+    submit_within,
+    topic_rows,
+    yield_to_loop,
+)
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topics import Topics
@@ -75,7 +84,7 @@ class TopicApis:
                 name = asked[place][0] or shown(row.stream, row.name, session.default_stream)
                 found[place] = KafkaError(Code.INVALID_REQUEST, f"{name} is named more than once in this request")
         counted = [(place, row.partitions) for place, row in enumerate(found) if isinstance(row, TopicRow)]
-        over = self._throttle.mutates(
+        over = self._throttle.charge_mutations(
             session, [count for _, count in counted], strict=request.__version__ >= STRICT_DELETIONS
         )
         for (place, _), error in zip(counted, over, strict=True):
@@ -86,7 +95,7 @@ class TopicApis:
         for some in batched(ids):
             command = DeleteTopics(topic_ids=list(some), now=now())
             try:
-                done = await submitted(self._catalog, command, timeout_ms=field(request, "timeout", 0))
+                done = await submit_within(self._catalog, command, timeout_ms=field(request, "timeout", 0))
                 outcomes |= zip(some, done, strict=True)
             except HeadraceError as error:  # later commands would fail too, each after its timeout
                 left = [each for each in ids if each not in outcomes]
@@ -106,7 +115,7 @@ class TopicApis:
         refused = await self._authorization.refused_topics(session, AclOperation.DELETE, names, api="DeleteTopics")
         by_name = iter(await topic_rows(self._catalog, names, default_stream=session.default_stream, refused=refused))
         ids = [topic_id for name, topic_id in asked if name is None and topic_id is not None]
-        by_id = await found_of(self._catalog, ids, lambda reader: reader.topics.by_ids(ids))
+        by_id = await look_up_all(self._catalog, ids, lambda reader: reader.topics.by_ids(ids))
         found: list[TopicRow | KafkaError] = []
         for name, topic_id in asked:
             if name is not None and topic_id is not None:
@@ -177,7 +186,7 @@ class TopicApis:
             else:
                 items.append(LogStart(topic_id=leader.topic_id, partition=leader.index, offset=target))
                 moved.append(answer)
-            await turn(index)
+            await yield_to_loop(index)
         if items:
             await self._move_log_starts(items, moved, timeout_ms=field(request, "timeout", 0))
         rest = iter(answers)
@@ -194,7 +203,7 @@ class TopicApis:
         done = 0
         for piece, piece_answers in zip(batched(items), batched(answers), strict=True):
             try:
-                outcomes = await submitted(self._catalog, SetLogStart(items=list(piece)), timeout_ms=timeout_ms)
+                outcomes = await submit_within(self._catalog, SetLogStart(items=list(piece)), timeout_ms=timeout_ms)
             except HeadraceError as error:
                 for answer in answers[done:]:
                     answer["error_code"] = int(error.code)

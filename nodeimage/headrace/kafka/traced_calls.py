@@ -32,7 +32,7 @@ TRACED: Final = frozenset(
 )
 """The APIs of administrators, which are called rarely. The APIs that producers, consumers and groups call all the time
 are not traced."""
-MOST_COUNTED: Final = 10_000
+MAX_COUNTED: Final = 10_000
 """Names of one request that are counted."""
 _LISTS: Final = ("topics", "topic_names", "topic_partitions", "resources")
 _NAMES: Final = ("name", "topic", "topic_name")
@@ -42,7 +42,7 @@ _TOPIC: Final = 2
 
 def span_attributes_of(asked: Any, default_stream: str) -> dict[str, Value | None]:
     """The attributes of a span for a decoded request; empty if it names no topic."""
-    names = list(islice(_names(asked), MOST_COUNTED))
+    names = list(islice(_names(asked), MAX_COUNTED))
     return {"headrace.path": full(names[0], default_stream), "headrace.paths": len(names)} if names else {}
 
 

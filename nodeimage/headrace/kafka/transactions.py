@@ -12,7 +12,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
 from headrace.kafka.connection import Connection
-from headrace.partitions.lookups import leaders, refusal, turn
+from headrace.partitions.lookups import leaders, refusal, yield_to_loop
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topics import Topics
@@ -67,7 +67,7 @@ class TransactionApis:
                 answered.add((leader.topic_id, index))
                 answer["active_producers"] = list(_producers(leader))
             answers.append(answer)
-            await turn(len(answers))
+            await yield_to_loop(len(answers))
         rest = iter(answers)
         return {
             "topics": [

@@ -1,14 +1,14 @@
 """Connections to listeners with SASL whose clients have not authenticated yet: limits on number, time and memory.
 
 Each is either *waiting* for its client's next message, or *at work* while a message is processed. At the limit for an
-address or for all, a newcomer replaces the connection that has waited for longest, if it has waited for `LEAST_S`: even
+address or for all, a newcomer replaces the connection that has waited for longest, if it has waited for `MIN_S`: even
 a client on the other side of the world sends its next message sooner. Otherwise the newcomer is closed at once. A
 connection at work is never replaced: its work would have to be repeated, and on a slow node nobody would get through.
 
 A connection that has not authenticated within `LIMIT_S` ends; seconds in which this process was suspended do not count
-(base.awake_clock). Memory of large messages is counted: above `MOST_HELD` bytes the connection with the largest message
-ends. So all of these connections together cost less than 64 MiB: `MOST` times 350 KiB at worst (TLS buffers, which hold
-as much as a message may have, and the connection itself), plus `MOST_HELD`.
+(base.awake_clock). Memory of large messages is counted: above `MAX_HELD` bytes the connection with the largest message
+ends. So all of these connections together cost less than 64 MiB: `MAX_CONNECTIONS` times 350 KiB at worst (TLS buffers,
+which hold as much as a message may have, and the connection itself), plus `MAX_HELD`.
 
 Connections that end this way are counted, and logged once per reason in `LOG_EVERY_S`. Everything runs on the loop
 thread.
@@ -22,19 +22,19 @@ from headrace.base.awake_clock import Timer, Timers
 
 log = structlog.get_logger()
 
-MOST: Final = 128
-MOST_OF_ADDRESS: Final = 96
-MOST_HANDSHAKES: Final = MOST_OF_ADDRESS
+MAX_CONNECTIONS: Final = 128
+MAX_OF_ADDRESS: Final = 96
+MAX_HANDSHAKES: Final = MAX_OF_ADDRESS
 """Limit of unauthenticated connections and TLS handshakes together: a connection that has cost a handshake should not
 be refused."""
-LEAST_S: Final = 0.25
+MIN_S: Final = 0.25
 LIMIT_S: Final = 10.0
 """Seconds from the connection to the end of its authentication."""
-MOST_HELD: Final = 8 << 20
+MAX_HELD: Final = 8 << 20
 LOG_EVERY_S: Final = 60.0
 
-TOO_MANY: Final = f"{MOST} connections have not authenticated yet"
-TOO_MANY_OF_ADDRESS: Final = f"{MOST_OF_ADDRESS} connections from its address have not authenticated yet"
+TOO_MANY: Final = f"{MAX_CONNECTIONS} connections have not authenticated yet"
+TOO_MANY_OF_ADDRESS: Final = f"{MAX_OF_ADDRESS} connections from its address have not authenticated yet"
 MADE_WAY: Final = "it waited for its client, and made way for another connection"
 TOO_LATE: Final = f"it did not authenticate within {LIMIT_S:.0f} s"
 TOO_LARGE: Final = "its message was the largest, and there was too little memory for all"
@@ -73,10 +73,10 @@ class UnprovenConnections:
         """Add a connection; returns whether there was a place for it. `since`: the clock's time when it was accepted;
         None: now."""
         address = member.address
-        if self._count_of.get(address, 0) >= MOST_OF_ADDRESS and not self._make_way(address):
+        if self._count_of.get(address, 0) >= MAX_OF_ADDRESS and not self._make_way(address):
             self._count(TOO_MANY_OF_ADDRESS, address)
             return False
-        if len(self._members) >= MOST and not self._make_way(None):
+        if len(self._members) >= MAX_CONNECTIONS and not self._make_way(None):
             self._count(TOO_MANY, address)
             return False
         limit = (self._clock.time() if since is None else since) + LIMIT_S
@@ -87,7 +87,7 @@ class UnprovenConnections:
 
     def has_room(self, coming: int) -> bool:
         """Whether a TLS handshake may begin while `coming` others are under way."""
-        return len(self._members) + coming < MOST_HANDSHAKES or (bool(self._members) and self._make_way(None))
+        return len(self._members) + coming < MAX_HANDSHAKES or (bool(self._members) and self._make_way(None))
 
     def waits(self, member: Member) -> None:
         """Note that a connection waits for its client's next message."""
@@ -114,16 +114,16 @@ class UnprovenConnections:
             del self._count_of[member.address]
 
     def hold(self, member: Member, size: int) -> None:
-        """Note the bytes of memory of a connection's message; 0: none any longer. Above `MOST_HELD` in all, connections
+        """Note the bytes of memory of a connection's message; 0: none any longer. Above `MAX_HELD` in all, connections
         are ended."""
         if member not in self._members:
             return
         self._held[member] = size
-        while sum(self._held.values()) > MOST_HELD:
+        while sum(self._held.values()) > MAX_HELD:
             self._end(max(self._held, key=lambda each: self._held[each]), TOO_LARGE)
 
     def _make_way(self, address: str | None) -> bool:
-        before = self._clock.time() - LEAST_S
+        before = self._clock.time() - MIN_S
         for member, since in self._waiting.items():
             if since > before:
                 return False

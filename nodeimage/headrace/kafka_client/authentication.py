@@ -32,8 +32,8 @@ _UNSUPPORTED_MECHANISM: Final = 33
 _ILLEGAL_STATE: Final = 34
 _LIFE_USED: Final = 0.85
 """The share of a session's lifetime for which the connection is used; Java's clients use 0.85 to 0.95."""
-_LEAST_LIFE_S: Final = 1.0
-_MOST_LIFE_S: Final = 86_400.0
+_MIN_LIFE_S: Final = 1.0
+_MAX_LIFE_S: Final = 86_400.0
 """Bounds, in seconds, on the lifetime that a server may set: with a very short one, each call would need a new
 connection."""
 
@@ -106,7 +106,7 @@ def _answered(who: str, version: int, answer: memoryview) -> tuple[bytes, float 
         raise SourceRefuses(f"{who} is refused: {(message or f'error {error}')[:500]}")
     if lifetime_ms <= 0:
         return server_token, None
-    return server_token, min(max(lifetime_ms / 1000 * _LIFE_USED, _LEAST_LIFE_S), _MOST_LIFE_S)
+    return server_token, min(max(lifetime_ms / 1000 * _LIFE_USED, _MIN_LIFE_S), _MAX_LIFE_S)
 
 
 @malformed

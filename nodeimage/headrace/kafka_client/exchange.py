@@ -21,7 +21,7 @@ from headrace.kafka_client.responses import Allocate, ResponseReader, fresh_memo
 from headrace.wire.header import read_response_header, request_header
 
 _LENGTH = struct.Struct(">i")
-_MOST_CORRELATION_ID: Final = 0x7FFFFFFF
+_MAX_CORRELATION_ID: Final = 0x7FFFFFFF
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Exchange(Generic[T]):
     def ask(self, api_key: int, version: int, body_bytes: int, caller: T) -> bytes:
         """Register a request; returns the bytes to send before its body of `body_bytes`. It is answered after those
         under way."""
-        self._correlation_id = (self._correlation_id + 1) & _MOST_CORRELATION_ID
+        self._correlation_id = (self._correlation_id + 1) & _MAX_CORRELATION_ID
         header = request_header(api_key, version, self._correlation_id, self._client_id)
         self._asked.append((self._correlation_id, api_key, version, caller))
         return _LENGTH.pack(len(header) + body_bytes) + header

@@ -23,9 +23,9 @@ from headrace.security.client_security import security_of
 __all__ = ["BOTH", "PULL", "check_link_name", "checked_config", "credential_names", "is_kafka", "seal", "unseal"]
 
 PULL, BOTH = "pull", "both"
-MOST_PATTERNS: Final = 100
-MOST_NAME: Final = 100
-LEAST_THROTTLE: Final = 1024
+MAX_PATTERNS: Final = 100
+MAX_NAME: Final = 100
+MIN_THROTTLE: Final = 1024
 """Lowest throttle in bytes a second: below this a link would not move one batch in a minute."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
@@ -37,8 +37,8 @@ _properties = msgspec.msgpack.Decoder(dict[str, str])
 
 def check_link_name(name: str) -> None:
     """Check that `name` can name a link. Raises KafkaError INVALID_CONFIG."""
-    if not _NAME.fullmatch(name) or len(name) > MOST_NAME:
-        raise _wrong(f"{name[:100]!r} names no link; it has up to {MOST_NAME} letters, digits, '.', '_' and '-'")
+    if not _NAME.fullmatch(name) or len(name) > MAX_NAME:
+        raise _wrong(f"{name[:100]!r} names no link; it has up to {MAX_NAME} letters, digits, '.', '_' and '-'")
 
 
 def checked_config(config: LinkConfig, *, stream: str) -> LinkConfig:
@@ -61,8 +61,8 @@ def checked_config(config: LinkConfig, *, stream: str) -> LinkConfig:
             "direction both creates a link at the source that pulls from here; name with --reach the addresses of this"
             " cluster that the source can reach"
         )
-    if config.throttle < 0 or 0 < config.throttle < LEAST_THROTTLE:
-        raise _wrong(f"throttle is {config.throttle} bytes a second; use 0 for none, or at least {LEAST_THROTTLE}")
+    if config.throttle < 0 or 0 < config.throttle < MIN_THROTTLE:
+        raise _wrong(f"throttle is {config.throttle} bytes a second; use 0 for none, or at least {MIN_THROTTLE}")
     return msgspec.structs.replace(config, source=source, bootstrap=bootstrap, topics=checked_patterns(config.topics))
 
 
@@ -73,8 +73,8 @@ def is_kafka(config: LinkConfig) -> bool:
 
 def checked_patterns(patterns: Sequence[str]) -> list[str]:
     """The patterns of topic names without duplicates, in the order given. Raises KafkaError INVALID_CONFIG."""
-    if not 0 < len(patterns) <= MOST_PATTERNS:
-        raise _wrong(f"{len(patterns)} patterns of topics; give 1 to {MOST_PATTERNS}, '*' for all")
+    if not 0 < len(patterns) <= MAX_PATTERNS:
+        raise _wrong(f"{len(patterns)} patterns of topics; give 1 to {MAX_PATTERNS}, '*' for all")
     for pattern in patterns:
         if not _PATTERN.fullmatch(pattern) or len(pattern) > MAX_LENGTH:
             raise _wrong(f"{pattern[:100]!r} is not a pattern of topics: write names, with * and ? as wildcards")

@@ -42,7 +42,7 @@ from headrace.partitions.admin_params import Method, Methods, NoParams, Params
 from headrace.partitions.admin_rights import ADMIN, Anybody, On, Target, Targets, on_stream
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
-from headrace.partitions.lookups import found_one, now
+from headrace.partitions.lookups import look_up_one, now
 from headrace.partitions.new_streams import new_stream
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.stream_policies import PolicyFields, policy_from
@@ -54,7 +54,7 @@ __all__ = ["LinkAdmin"]
 log = structlog.get_logger(__name__)
 
 PAGE: Final = 5_000
-MOST_SHOWN: Final = 1_000
+MAX_SHOWN: Final = 1_000
 """Most refused or diverged topics that are shown of one link."""
 MOVE_TIMEOUT_MS: Final = 540_000
 """How long another cluster may take to move homes, in milliseconds."""
@@ -163,7 +163,7 @@ class LinkAdmin:
 
     async def _stream_of(self, params: OneLink | LinkChange | ClashResolution, _caller: Caller) -> Targets:
         """The stream of a link. A link that does not exist gets the same answer as one that the caller may not see."""
-        row = await found_one(self._catalog, lambda reader: reader.links.named(params.name))
+        row = await look_up_one(self._catalog, lambda reader: reader.links.named(params.name))
         return [Target(Kind.STREAM, "" if row is None else row.stream, f"the stream of the link {params.name[:100]!r}")]
 
     # --- create and change
@@ -185,7 +185,7 @@ class LinkAdmin:
             ),
             stream=params.stream,
         )
-        present = await found_one(self._catalog, lambda reader: reader.links.named(name))
+        present = await look_up_one(self._catalog, lambda reader: reader.links.named(name))
         if present is not None:
             if params.if_not_exists and self._is_same(present, config, params.stream):
                 return await self._shown(present)
@@ -307,7 +307,7 @@ class LinkAdmin:
         return {"deleted": link.name}
 
     async def _link(self, name: str) -> LinkRow:
-        row = await found_one(self._catalog, lambda reader: reader.links.named(name))
+        row = await look_up_one(self._catalog, lambda reader: reader.links.named(name))
         if row is None:
             raise KafkaError(
                 Code.INVALID_REQUEST, f"there is no link {name[:100]!r}; `headrace link list` shows those that exist"
@@ -381,7 +381,7 @@ class LinkAdmin:
             "last_error": error,
             "last_error_ms": at or None if error is not None else None,
             "refused": [
-                {"topic": name, "reason": reason} for name, reason in sorted(syncing.refused.items())[:MOST_SHOWN]
+                {"topic": name, "reason": reason} for name, reason in sorted(syncing.refused.items())[:MAX_SHOWN]
             ],
             "credentials": credential_names(row.config.credentials, self._links.secret),
         }
@@ -401,7 +401,7 @@ class LinkAdmin:
         """The quarantined records that a stream still has, by partition."""
         rows: list[TopicRow] = []
         after = ""
-        while len(rows) < MOST_SHOWN:
+        while len(rows) < MAX_SHOWN:
             page = await self._catalog.query(partial(_page, stream=stream, after=after))
             rows += [row for row in page if row.name.endswith(DIVERGED)]
             if len(page) < PAGE:
@@ -419,7 +419,7 @@ class LinkAdmin:
             }
             for row, index in places
         ]
-        return [each for each in found if each["records"]][:MOST_SHOWN]
+        return [each for each in found if each["records"]][:MAX_SHOWN]
 
     async def _behind(self, stream: str) -> Callable[[bytes], int | None]:
         """A function that returns how many records of a topic this cluster lacks, by what the nodes last heard from the
@@ -454,7 +454,7 @@ class LinkAdmin:
         check_stream(params.stream)
         if params.to in (None, "", self._own):
             return await self._failover.move_here(params.stream, params.topics, force=params.force)
-        links = await found_one(self._catalog, partial(_leading, stream=params.stream, to=params.to))
+        links = await look_up_one(self._catalog, partial(_leading, stream=params.stream, to=params.to))
         if links is None:
             raise KafkaError(
                 Code.INVALID_REQUEST,

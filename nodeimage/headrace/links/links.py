@@ -59,7 +59,7 @@ log = structlog.get_logger(__name__)
 
 RETRY_S: Final = 1.0
 ASK_S: Final = 2.0
-MOST_BEHIND: Final = 200_000
+MAX_BEHIND: Final = 200_000
 """Most topics for which a node reports how far they are behind."""
 UNKNOWN: Final = -1
 
@@ -336,7 +336,7 @@ class Links:
                 failed=self.pullers.failed.get(name),
                 behind=lacking,
                 settling=puller is not None and puller.stream in applying,
-                heard=puller is not None and _has_heard(puller.state) and len(lacking) < MOST_BEHIND,
+                heard=puller is not None and _has_heard(puller.state) and len(lacking) < MAX_BEHIND,
             )
             if syncer is not None:
                 report = msgspec.structs.replace(
@@ -390,6 +390,6 @@ def _behind(state: LinkState) -> dict[bytes, int]:
             continue  # another link pulls it
         records = pull.lag_records() if pull.known != NO_OFFSET else UNKNOWN
         before = found.get(pull.at.topic_id, 0)
-        if records and len(found) < MOST_BEHIND:
+        if records and len(found) < MAX_BEHIND:
             found[pull.at.topic_id] = UNKNOWN if UNKNOWN in (records, before) else before + records
     return found

@@ -22,7 +22,7 @@ from headrace.store.record_types import VolumeRecord, default_min_in_sync, defau
 from headrace.store.sqlite import SqliteStore
 
 STORE_FILE = "cluster.sqlite"
-MOST_NODES = 99
+MAX_NODES = 99
 """Most nodes on one machine."""
 
 

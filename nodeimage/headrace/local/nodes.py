@@ -26,7 +26,7 @@ from headrace.local.folder import (
     start_lock,
     write_cluster_file,
 )
-from headrace.local.founding import MOST_NODES, forget_if_new, new_node
+from headrace.local.founding import MAX_NODES, forget_if_new, new_node
 from headrace.local.ports import Ports
 from headrace.local.processes import is_alive
 from headrace.local.starting import HOST, Progress, await_ready, ready_path, spawn
@@ -44,7 +44,7 @@ def add_node(folder: Path, *, port: int | None, options: Sequence[str], progress
     folder = _opened(folder)
     with start_lock(folder):
         cluster = _running(folder)
-        if len(cluster.nodes) >= MOST_NODES:
+        if len(cluster.nodes) >= MAX_NODES:
             raise NodeRefused(f"{len(cluster.nodes)} nodes are as many as one machine should have")
         choice = Ports(cluster.bind)
         highest = max(node.port for node in cluster.nodes)

@@ -33,8 +33,8 @@ from headrace.container.lost_record import (
     FoundReplica,
     ahead,
     found_replica,
+    recorded_volumes,
     recovered_record,
-    volumes_told,
 )
 from headrace.local.cluster import running_cluster
 from headrace.local.folder import expanded, node_folders, room_file, start_lock
@@ -207,7 +207,7 @@ def _accept_end(replica: FoundReplica, warnings: list[str]) -> None:
             f"{replica.folder} ends at position {replica.end}, though it was synced up to {synced}: what lay behind is "
             "lost"
         )
-        ContainerLog.forget_mark(replica.folder)
+        ContainerLog.accept_loss(replica.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ def _old_store(folder: Path, cluster_id: str, warnings: list[str]) -> _OldStore:
 
 def _volumes(containers: Sequence[ContainerRecord], old: _OldStore, nodes: int) -> tuple[VolumeRecord, ...]:
     """The old store's volumes, and others as far as the containers' records describe them."""
-    volumes = {volume.name: volume for volume in (*volumes_told(containers), *old.volumes)}
+    volumes = {volume.name: volume for volume in (*recorded_volumes(containers), *old.volumes)}
     volumes.setdefault("default", default_volume(nodes))
     return tuple(volume for _, volume in sorted(volumes.items()))
 

@@ -46,7 +46,7 @@ from headrace.metrics.log_times import LogTimes
 KEPT_SHARE: Final = 16
 """1/KEPT_SHARE of a chunk's capacity is reserved for appends that may fill the chunk (`room` with `to_the_end`)."""
 
-Beside = tuple[Chunk, OpenFile]
+SecondFile = tuple[Chunk, OpenFile]
 """An open chunk and a second open file of it, for a write in parallel with another."""
 
 _producer_of: Final = BATCH_PRODUCER.unpack_from
@@ -61,10 +61,11 @@ class LogOptions:
 
     `chunk_bytes`, `open_file_bytes`: the largest and the smallest size of an open chunk's file; a log that holds little
     makes small ones. `checkpoint_bytes`: the most that a start scans. `tail_bytes`: the size of the cache of the newest
-    batches. `fsync`: sync before a job counts as done. `beside_s`: seconds that a write may take before the next one
-    starts in parallel; frames appended meanwhile are written together. `mark_s`: seconds between two updates of the
-    mark that says how far the log is synced. `heed_mark`: refuse to open a log that ends below its mark. `rests`:
-    little is still to be written, so new chunks are as small as possible. `times`: receives the durations of syncs.
+    batches. `fsync`: sync before a job counts as done. `parallel_write_after_s`: seconds that a write may take before
+    the next one starts in parallel; frames appended meanwhile are written together. `mark_s`: seconds between two
+    updates of the mark that says how far the log is synced. `enforce_synced_mark`: refuse to open a log that ends below
+    its mark. `small_chunks`: little is still to be written, so new chunks are as small as possible. `times`: receives
+    the durations of syncs.
     """
 
     chunk_bytes: int = 256 << 20
@@ -72,15 +73,15 @@ class LogOptions:
     checkpoint_bytes: int = 16 << 20
     tail_bytes: int = 48 << 20
     fsync: bool = True
-    beside_s: float = 0.0005
+    parallel_write_after_s: float = 0.0005
     mark_s: float = 1.0
-    heed_mark: bool = True
-    rests: bool = False
+    enforce_synced_mark: bool = True
+    small_chunks: bool = False
     times: LogTimes = field(default_factory=LogTimes, compare=False, repr=False)
 
     def file_bytes(self, held: int) -> int:
         """The size of the next open chunk's file in a log that holds `held` bytes."""
-        return open_file_bytes(0 if self.rests else held, least=self.open_file_bytes, most=self.chunk_bytes)
+        return open_file_bytes(0 if self.small_chunks else held, least=self.open_file_bytes, most=self.chunk_bytes)
 
 
 class TailState(NamedTuple):
@@ -144,7 +145,7 @@ class Appender:
         self._portions: list[Portion] = []
         self._portion: Portion | None = None
         self._open: Chunk | None = None
-        self._beside: Beside | None = None
+        self._beside: SecondFile | None = None
         self._table = Table(0)
         self._limit = -1  # position up to which the open chunk has room
         if chunks and chunks[-1].end is None:
@@ -212,10 +213,10 @@ class Appender:
             self._spare_serial += 1
             self._spares.append(make_spare_file(self.folder / f"spare-{self._spare_serial}.tmp", wanted))
 
-    def rest(self) -> list[Spare]:
+    def use_small_chunks(self) -> list[Spare]:
         """Makes new chunks small from now on, as little is still to be written. Returns the spares that are too large;
         the caller drops them."""
-        self.options = replace(self.options, rests=True)
+        self.options = replace(self.options, small_chunks=True)
         large = [spare for spare in list(self._spares) if spare.capacity > self.spare_bytes]
         for spare in large:
             self._spares.remove(spare)
@@ -453,13 +454,13 @@ class Appender:
         return direct_write(job, fsync=self.options.fsync, beside=found[1])
 
     @property
-    def can_write_beside(self) -> bool:
-        """Whether the open chunk's file is open twice; see `open_beside`."""
+    def can_write_in_parallel(self) -> bool:
+        """Whether the open chunk's file is open twice; see `open_second_file`."""
         return self._beside is not None and self._beside[0] is self._open
 
-    def open_beside(self) -> Beside | None:
-        """[blocking] Opens the open chunk's file a second time, for `take_beside`. None: no chunk is open, or it was
-        closed or its path given to another file meanwhile.
+    def open_second_file(self) -> SecondFile | None:
+        """[blocking] Opens the open chunk's file a second time, for `use_second_file`. None: no chunk is open, or it
+        was closed or its path given to another file meanwhile.
 
         The chunk's file must have its final name already. Raises `OutOfDescriptors`, OSError.
         """
@@ -469,8 +470,8 @@ class Appender:
         again = open_again(chunk)
         return None if again is None else (chunk, again)
 
-    def take_beside(self, found: Beside | None) -> None:
-        """Uses the file that `open_beside` returned from now on, if its chunk is still the open one."""
+    def use_second_file(self, found: SecondFile | None) -> None:
+        """Uses the file that `open_second_file` returned from now on, if its chunk is still the open one."""
         if found is not None and found[0] is self._open:
             self._beside = found
 

@@ -8,7 +8,7 @@ A `ContainerLog` belongs to the event-loop thread. Methods marked [blocking] do 
   (`beside`);
 - reads (`read`, `read_frames`, `load`, `find_*`, `control_frames`, …): in any number of reader threads at a time;
 - maintenance (`close_chunk`, `punch`, `drop_chunk`, `trim`, `reopen_chunk`): in any thread; they exclude each other;
-- `make_spare`, `open_beside`: in any thread;
+- `make_spare`, `open_second_file`: in any thread;
 - `reset` and `cut`: on a log that is not open.
 
 All other methods never touch a file. State shared between threads is either replaced as a whole (a chunk's `Body`) or
@@ -27,7 +27,7 @@ from pathlib import Path
 from headrace.base.errors import CorruptLog, StorageFull, SyncFailed
 from headrace.base.ids import Position
 from headrace.log import cutting, frame_reading, maintenance, reading, regroup
-from headrace.log.appending import Appender, Beside, LogOptions, TailState
+from headrace.log.appending import Appender, LogOptions, SecondFile, TailState
 from headrace.log.chunk import Chunk, ClosedFile, close_chunk, needs_regroup
 from headrace.log.files import lost_as_corrupt_log, sync_folder
 from headrace.log.frame_reading import Layouts, RawFrames
@@ -40,7 +40,6 @@ from headrace.log.synced_mark import remove_mark
 from headrace.log.writing import Spare, WriteJob
 
 __all__ = [
-    "Beside",
     "Chunk",
     "ContainerLog",
     "Layouts",
@@ -48,6 +47,7 @@ __all__ = [
     "PartitionletState",
     "ProducerEntry",
     "RawFrames",
+    "SecondFile",
     "Summary",
     "TailState",
     "WriteJob",
@@ -67,13 +67,13 @@ class ContainerLog:
         "direct_write",
         "folder",
         "job_done",
-        "open_beside",
+        "open_second_file",
         "read_tail",
         "room",
         "scanned_bytes",
         "tail_state",
-        "take_beside",
         "take_job",
+        "use_second_file",
         "wants_spare",
         "written_directly",
     )
@@ -92,8 +92,8 @@ class ContainerLog:
         self.room = appender.room
         self.take_job = appender.take_job
         self.direct_write = appender.direct_write
-        self.open_beside = appender.open_beside
-        self.take_beside = appender.take_beside
+        self.open_second_file = appender.open_second_file
+        self.use_second_file = appender.use_second_file
         self.written_directly = appender.written_directly
         self.job_done = appender.job_done
         self.wants_spare = appender.wants_spare
@@ -114,7 +114,7 @@ class ContainerLog:
 
         `on_frame` is called with each control frame of the open chunk. With a full disk the log opens too: reads work,
         and `room` returns False. Raises `CorruptLog`, `FolderRefused`; `LostTail` if frames that were synced are
-        missing, until `forget_mark` is called; `SyncFailed`.
+        missing, until `accept_loss` is called; `SyncFailed`.
         """
         found = _recover(folder, options, begin=begin)
         log = cls(folder, options, chunks=found.chunks, end=found.synced, scanned_bytes=found.scanned_bytes)
@@ -130,7 +130,7 @@ class ContainerLog:
         return log
 
     @staticmethod
-    def forget_mark(folder: Path) -> None:
+    def accept_loss(folder: Path) -> None:
         """[blocking] Accepts the end of a log that is not open although synced frames are missing: the loss is known
         and accounted for."""
         remove_mark(folder)
@@ -221,10 +221,10 @@ class ContainerLog:
         """[blocking] Preallocates the next chunk. Raises `StorageFull` and then leaves no file behind."""
         self.appender.make_spare()
 
-    def rest(self) -> list[Spare]:
+    def use_small_chunks(self) -> list[Spare]:
         """Makes new chunks small from now on, as little is still to be written. Returns the spares that are too large;
         the caller drops them."""
-        return self.appender.rest()
+        return self.appender.use_small_chunks()
 
     def close_open_chunk(self) -> None:
         """Ends the open chunk although it is not full (because of its age). `take_job` then returns a job, possibly one
@@ -244,9 +244,9 @@ class ContainerLog:
         return self.appender.pends_one_write
 
     @property
-    def can_write_beside(self) -> bool:
-        """Whether the open chunk's file is open twice, as a parallel write needs it; see `open_beside`."""
-        return self.appender.can_write_beside
+    def can_write_in_parallel(self) -> bool:
+        """Whether the open chunk's file is open twice, as a parallel write needs it; see `open_second_file`."""
+        return self.appender.can_write_in_parallel
 
     @property
     def wants_mark(self) -> bool:
@@ -477,6 +477,6 @@ def _recover(folder: Path, options: LogOptions, *, begin: int = 0) -> Recovered:
             checkpoint_bytes=options.checkpoint_bytes,
             open_file_bytes=options.file_bytes,
             fsync=options.fsync,
-            heed_mark=options.heed_mark,
+            enforce_synced_mark=options.enforce_synced_mark,
             begin=begin,
         )

@@ -48,16 +48,16 @@ _RAW_FRAME: Final = struct.Struct("<IIB7xQ")
 _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = HEADER.size
 assert HEADER_BYTES == 56
-MOST_BYTES: Final = 80 << 20
+MAX_BYTES: Final = 80 << 20
 """The greatest length of a frame, since it is sent to followers as a whole, in one message."""
-MOST_PAYLOAD_BYTES: Final = MOST_BYTES - HEADER_BYTES
+MAX_PAYLOAD_BYTES: Final = MAX_BYTES - HEADER_BYTES
 """The greatest length of a batch or a command. Callers of append must respect it: a longer one could never be
 replicated."""
 
 BATCH_HEAD_BYTES: Final = 21
 """The start of a batch, which its own CRC does not cover: base offset, length, leader epoch, magic, and the CRC."""
 BATCH_MIN_BYTES: Final = 61
-_DATA_LEAST: Final = HEADER_BYTES + BATCH_MIN_BYTES
+_MIN_DATA: Final = HEADER_BYTES + BATCH_MIN_BYTES
 _SUMMED_END: Final = HEADER_BYTES + BATCH_HEAD_BYTES
 _BATCH_CRC: Final = struct.Struct(">I")
 _BATCH_CRC_AT: Final = 17
@@ -211,7 +211,7 @@ def check_frames(frames: memoryview, position: int) -> int:
         crc, length, type, where = unpack(frames, at)
         least = HEADER_BYTES
         if type == _DATA:
-            stop, summed, least = at + length, at + _SUMMED_END, _DATA_LEAST
+            stop, summed, least = at + length, at + _SUMMED_END, _MIN_DATA
         elif type == _GAP:
             stop = summed = at + HEADER_BYTES
         else:

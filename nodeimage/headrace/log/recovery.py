@@ -71,7 +71,7 @@ def recover(
     checkpoint_bytes: int,
     open_file_bytes: Callable[[int], int],
     fsync: bool,
-    heed_mark: bool,
+    enforce_synced_mark: bool,
     begin: int = 0,
 ) -> Recovered:
     """Reads a container's folder, which is created if it does not exist, and repairs what a crash left. An empty log is
@@ -79,12 +79,12 @@ def recover(
     that chunk.
 
     Raises `CorruptLog` for damage below a position that checkpoints prove to be synced; `LostTail` if only the mark
-    proves it, unless `heed_mark` is False; `FolderRefused` for a newer format; `SyncFailed`.
+    proves it, unless `enforce_synced_mark` is False; `FolderRefused` for a newer format; `SyncFailed`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     finish(folder)
     names = tidy(folder)
-    mark = read_mark(folder) if heed_mark else 0
+    mark = read_mark(folder) if enforce_synced_mark else 0
     bounds = sorted({*names.chunks, *names.dropped})
     chunks: list[Chunk] = []
     scanned = 0

@@ -46,7 +46,7 @@ def read_mark(folder: Path) -> int:
         return 0
 
 
-def keep_mark(folder: Path, position: int) -> None:
+def raise_mark(folder: Path, position: int) -> None:
     """[blocking] Records that a log that is not open has now been synced up to `position`, so that it must not end
     earlier. Never lowers the mark.
 

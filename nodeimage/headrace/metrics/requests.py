@@ -20,9 +20,9 @@ from headrace.metrics.histogram import Histogram
 
 QUEUE, APPEND, SYNC, REPLICATE, HANDLE, ANSWER = "queue", "append", "sync", "replicate", "handle", "answer"
 
-MOST_MEASURED: Final = 500
+MAX_MEASURED: Final = 500
 """The approximate number of requests of an API that are measured per second."""
-MOST_WEIGHT: Final = 64
+MAX_WEIGHT: Final = 64
 """The most requests for which one measured request counts."""
 
 
@@ -49,18 +49,18 @@ class Timed:
         self.started = started
         self.appended = self.synced = self.ready = 0.0
 
-    def is_appended(self, container: Synced) -> None:
+    def mark_appended(self, container: Synced) -> None:
         """Reports that a batch of the request is in the pending job of a container."""
         self._container = container
         self.appended = monotonic()
 
-    def is_ready(self) -> None:
+    def mark_ready(self) -> None:
         """Reports that the response is ready."""
         self.ready = monotonic()
         if self._container is not None:
             self.synced = self._container.synced_at
 
-    def is_answered(self) -> None:
+    def mark_answered(self) -> None:
         """Reports that the response was passed to the socket."""
         self._times.answered(self, monotonic())
 
@@ -86,9 +86,9 @@ class ApiTimes:
         took, self._begun = now - self._begun, now
         weight = self._weight
         timed = Timed(self, weight=weight, arrived=arrived or now, started=now)
-        if took < 1 / MOST_MEASURED:
-            weight = min(2 * weight, MOST_WEIGHT)
-        elif took > 4 / MOST_MEASURED:
+        if took < 1 / MAX_MEASURED:
+            weight = min(2 * weight, MAX_WEIGHT)
+        elif took > 4 / MAX_MEASURED:
             weight = max(1, weight // 2)
         self.left = self._weight = weight
         return timed

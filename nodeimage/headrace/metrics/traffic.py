@@ -2,7 +2,7 @@
 
 A batch adds to one `Flow`, which its topic references: its stream's, or the topic's own. The rest happens on a scrape:
 
-    flows -> told -> topics, the busiest streams, the other streams together
+    flows -> flow_reports -> topics, the busiest streams, the other streams together
 
 Only a limited number of streams have series of their own, so that a user who creates a million streams cannot fill
 Prometheus's memory. These are the first ones, until another stream is far busier: every `SELECT_S` a few of the
@@ -20,14 +20,14 @@ from operator import attrgetter
 from time import monotonic
 from typing import Final, NamedTuple
 
-MOST_STREAMS: Final = 100
+MAX_STREAMS: Final = 100
 OTHERS: Final = "others"
 """The label of all streams without series of their own; no stream has this path."""
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 """The most streams with a flow of their own, with or without series, and the most topics without a flow that are
 counted one by one."""
 SELECT_S: Final = 30.0
-MOST_SWAPS: Final = 5
+MAX_SWAPS: Final = 5
 """The most streams that get series at a time: each adds four series that Prometheus keeps for a while."""
 BUSIER: Final = 2
 """A stream takes over the series of another only if it is more than this many times as busy; otherwise two similar
@@ -58,7 +58,7 @@ class Flow:
         self.out_records += counts[3]
 
 
-class Told(NamedTuple):
+class FlowReport(NamedTuple):
     """The reported flow of one topic, one stream, or the other streams."""
 
     stream: str
@@ -71,7 +71,7 @@ class Traffic:
     """The traffic of one node."""
 
     def __init__(
-        self, *, most_topics: int = 0, most_streams: int = MOST_STREAMS, time: Callable[[], float] = monotonic
+        self, *, most_topics: int = 0, most_streams: int = MAX_STREAMS, time: Callable[[], float] = monotonic
     ) -> None:
         """`most_topics`: the most topics with a flow of their own; 0: none. `most_streams`: the most streams with
         series of their own."""
@@ -81,7 +81,7 @@ class Traffic:
         self._streams: dict[str, _Stream] = {}
         self._told_apart: dict[str, _Stream] = {}
         self._others = _Stream(OTHERS)
-        """All streams beyond `MOST_COUNTED`, which share one flow."""
+        """All streams beyond `MAX_COUNTED`, which share one flow."""
         self._others_told = Flow()
         self._topics: dict[tuple[str, str], _Topic] = {}
         self._topics_dropped: set[tuple[str, str]] = set()
@@ -96,7 +96,7 @@ class Traffic:
                 found = self._topics[key] = _Topic(self._of_stream(stream).flow)
             if found is not None:
                 return found.flow
-            if len(self._topics_dropped) < MOST_COUNTED:
+            if len(self._topics_dropped) < MAX_COUNTED:
                 self._topics_dropped.add(key)
         return self._of_stream(stream).flow
 
@@ -106,12 +106,12 @@ class Traffic:
         streams = len(self._streams) - len(self._told_apart)
         return {"streams": streams, "topics": len(self._topics_dropped)}
 
-    def told(self) -> Iterator[Told | None]:
+    def flow_reports(self) -> Iterator[FlowReport | None]:
         """The flows to report: of topics with a flow of their own, of streams with series, and of the others. Yields
         None for each stream without a report, since going through ten thousand streams takes milliseconds."""
         for (stream, topic), own in list(self._topics.items()):
             own.roll_up()
-            yield Told(stream, topic, Flow(own.flow.counts))
+            yield FlowReport(stream, topic, Flow(own.flow.counts))
         for each in [self._others, *self._streams.values()]:
             if not each.is_told:
                 self._others_told.add(each.miss())
@@ -120,14 +120,14 @@ class Traffic:
             self._selected_at = self._time()
             yield from self._select()
         for each in list(self._told_apart.values()):
-            yield Told(each.path, None, Flow(each.told))
+            yield FlowReport(each.path, None, Flow(each.told))
         if self.dropped["streams"] or any(self._others_told.counts):
-            yield Told(OTHERS, None, Flow(self._others_told.counts))
+            yield FlowReport(OTHERS, None, Flow(self._others_told.counts))
 
     def _of_stream(self, path: str) -> "_Stream":
         found = self._streams.get(path)
         if found is None:
-            if len(self._streams) >= MOST_COUNTED:
+            if len(self._streams) >= MAX_COUNTED:
                 return self._others
             found = self._streams[path] = _Stream(path)
             if len(self._told_apart) < self._most_streams:
@@ -135,15 +135,15 @@ class Traffic:
                 self._told_apart[path] = found
         return found
 
-    def _select(self) -> Iterator[Told | None]:
+    def _select(self) -> Iterator[FlowReport | None]:
         """Gives the series of the quietest streams to far busier ones; the quietest are reported a last time."""
         busiest: list[_Stream] = []
         for each in list(self._streams.values()):
             each.rate()
             if not each.is_told and each.busy:
-                busiest = nlargest(MOST_SWAPS, [*busiest, each], key=attrgetter("busy"))
+                busiest = nlargest(MAX_SWAPS, [*busiest, each], key=attrgetter("busy"))
             yield None
-        quietest = nsmallest(MOST_SWAPS, self._told_apart.values(), key=attrgetter("busy"))
+        quietest = nsmallest(MAX_SWAPS, self._told_apart.values(), key=attrgetter("busy"))
         for newcomer, leaver in zip(busiest, quietest, strict=False):
             if newcomer.is_told or not leaver.is_told or newcomer.busy <= BUSIER * leaver.busy:
                 break
@@ -151,7 +151,7 @@ class Traffic:
             leaver.is_told, newcomer.is_told = False, True
             self._told_apart[newcomer.path] = newcomer
             del self._told_apart[leaver.path]
-            yield Told(leaver.path, None, Flow(leaver.leave()))
+            yield FlowReport(leaver.path, None, Flow(leaver.leave()))
 
 
 class _Topic:

@@ -36,12 +36,12 @@ BATCH_HEAD = cython.declare(cython.longlong, 21)
 FRAME_HEADER = cython.declare(cython.longlong, 56)
 SUMMED_END = cython.declare(cython.longlong, 77)
 """The end of the bytes that a data frame's CRC covers."""
-MOST_SUMMED = cython.declare(cython.longlong, 768 if sums_here() else 0)
+MAX_SUMMED = cython.declare(cython.longlong, 768 if sums_here() else 0)
 """The most bytes whose checksum is computed here; the package is faster for more."""
-MOST_HELD = cython.declare(cython.longlong, 256 << 10)
+MAX_HELD = cython.declare(cython.longlong, 256 << 10)
 """The most bytes of records that are walked with the interpreter lock held, for about 0.4 ms at most."""
-MOST_PARTITIONS = cython.declare(cython.longlong, 1 << 17)
-MOST_KEYLESS = cython.declare(cython.int, 100)
+MAX_PARTITIONS = cython.declare(cython.longlong, 1 << 17)
+MAX_KEYLESS = cython.declare(cython.int, 100)
 
 
 # Bytes
@@ -185,7 +185,7 @@ def uvarint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int)) -> Int:
 @cython.exceptval(-1, check=False)
 def sum_of(crc: Word, raw: Bytes, size: Int) -> Int:
     """The CRC-32C of `size` bytes that follow bytes with the checksum `crc`; -1 with an exception set."""
-    if size <= MOST_SUMMED:
+    if size <= MAX_SUMMED:
         return sum_here(cython.cast(cython.uint, crc), raw, size)
     memory = PyMemoryView_FromMemory(cython.cast(cython.p_char, raw), size, PyBUF_READ)
     return crc32c(memory, crc)
@@ -394,7 +394,7 @@ def scan_records(
     held: Py_buffer
     places: cython.int[100]
     walked: Walk
-    if most_keyless > MOST_KEYLESS:
+    if most_keyless > MAX_KEYLESS:
         raise ValueError(most_keyless)
     PyObject_GetBuffer(view, cython.address(held), PyBUF_SIMPLE)
     try:
@@ -403,7 +403,7 @@ def scan_records(
         walked.at, walked.place, walked.latest, walked.keyless = start, 0, -1, 0
         raw: Bytes = cython.cast(Bytes, held.buf)
         end: Int = held.len
-        if end - start > MOST_HELD:
+        if end - start > MAX_HELD:
             with cython.nogil:
                 walk(raw, end, count, base_timestamp, places, most_keyless, cython.address(walked))
         else:
@@ -756,7 +756,7 @@ def produce_request(
     acks = big16(raw + at)
     timeout_ms = cython.cast(cython.int, big32(raw + at + 2))
     at = count_at(raw, at + 6, end, flexible, cython.address(topics))
-    if at < 0 or topics < 0 or topics > end - at or topics > MOST_PARTITIONS:
+    if at < 0 or topics < 0 or topics > end - at or topics > MAX_PARTITIONS:
         return None
     parts: list = []
     while topics > 0:
@@ -765,7 +765,7 @@ def produce_request(
             return None
         topic = text(raw, at, size)
         at = count_at(raw, at + size, end, flexible, cython.address(count))
-        if at < 0 or count < 0 or count > end - at or count > MOST_PARTITIONS - len(parts):
+        if at < 0 or count < 0 or count > end - at or count > MAX_PARTITIONS - len(parts):
             return None
         while count > 0:
             if end - at < 4:
@@ -843,7 +843,7 @@ def fetch_request(
         session_epoch = cython.cast(cython.int, big32(raw + at + 4))
         at += 8
     at = count_at(raw, at, end, flexible, cython.address(left))
-    if at < 0 or left < 0 or left > end - at or left > MOST_PARTITIONS:
+    if at < 0 or left < 0 or left > end - at or left > MAX_PARTITIONS:
         return None
     topics: list = []
     while left > 0:
@@ -861,7 +861,7 @@ def fetch_request(
             topic = text(raw, at, size)
             at += size
         at = count_at(raw, at, end, flexible, cython.address(count))
-        if at < 0 or count < 0 or count > end - at or count > MOST_PARTITIONS - total:
+        if at < 0 or count < 0 or count > end - at or count > MAX_PARTITIONS - total:
             return None
         total += count
         partitions: list = []

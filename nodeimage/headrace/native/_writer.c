@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_BUFFERS 1024   /* IOV_MAX of Linux */
+#define MAX_BUFFERS 1024   /* IOV_MAX of Linux */
 #define STACK_BYTES (1 << 20)
 
 /* The function that writes. Returns the number of bytes written, or a negative errno. */
@@ -269,7 +269,7 @@ static PyObject *writer_submit(PyObject *object, PyObject *arguments)
     Py_ssize_t count = PySequence_Size(buffers);
     if (count < 0)
         return NULL;
-    if (count > MOST_BUFFERS)
+    if (count > MAX_BUFFERS)
         return PyErr_Format(PyExc_ValueError, "%zd buffers are more than one call takes", count);
     size_t size = sizeof(struct job) + (size_t)count * (sizeof(struct iovec) + sizeof(Py_buffer));
     struct job *job = PyMem_Malloc(size);

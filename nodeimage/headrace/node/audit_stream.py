@@ -43,17 +43,17 @@ log = structlog.get_logger()
 STREAM: Final = "/system/audit"
 TOPIC: Final = "events"
 TTL_MS: Final = 30 * 24 * 3600 * 1000
-MOST_WAITING: Final = 5_000
+MAX_WAITING: Final = 5_000
 """Events that may wait to be written."""
-MOST_WAITING_BYTES: Final = 8 << 20
-MOST_AT_ONCE: Final = 500
+MAX_WAITING_BYTES: Final = 8 << 20
+MAX_AT_ONCE: Final = 500
 """Largest number of events in one batch."""
 GATHER_S: Final = 0.2
 """Seconds for which the first event of a batch waits for further events."""
 ASK_S: Final = 15.0
 FIRST_PAUSE_S: Final = 0.5
-MOST_PAUSE_S: Final = 30.0
-_MOST_SEQUENCE: Final = 1 << 30
+MAX_PAUSE_S: Final = 30.0
+_MAX_SEQUENCE: Final = 1 << 30
 _BAD_TOKEN: Final = frozenset(
     {Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH, Code.UNKNOWN_PRODUCER_ID}
 )
@@ -106,7 +106,7 @@ class AuditStream:
             if not self._is_on():
                 return
             self._was_on = True
-        if len(self._waiting) >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
+        if len(self._waiting) >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES:
             self.lost += 1
             return
         at_ms = fields.get("at_ms")
@@ -130,8 +130,8 @@ class AuditStream:
 
     async def _write(self) -> None:
         """Write the next batch, retrying until it succeeds."""
-        batch_events = list(islice(self._waiting, MOST_AT_ONCE))
-        backoff = Backoff(FIRST_PAUSE_S, MOST_PAUSE_S)
+        batch_events = list(islice(self._waiting, MAX_AT_ONCE))
+        backoff = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
         while True:
             try:
                 await self._append(await self._topic(), batch_events)
@@ -147,7 +147,7 @@ class AuditStream:
             self._is_failing = False
             log.info("audit events are written to their stream again")
         self._sequence += len(batch_events)
-        if self._sequence > _MOST_SEQUENCE:
+        if self._sequence > _MAX_SEQUENCE:
             self._start_token()
         for _ in batch_events:
             self._waiting_bytes -= len(self._waiting.popleft()[1])

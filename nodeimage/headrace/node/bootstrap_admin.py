@@ -14,12 +14,12 @@ import structlog
 
 from headrace.base.errors import Code, HeadraceError
 from headrace.security.principals import check_user_name
-from headrace.security.sasl.plain_server import MOST_PASSWORD_BYTES
+from headrace.security.sasl.plain_server import MAX_PASSWORD_BYTES
 
 log = structlog.get_logger()
 
-MOST_BYTES: Final = 64 << 10
-LEAST_PASSWORD: Final = 8
+MAX_BYTES: Final = 64 << 10
+MIN_PASSWORD: Final = 8
 """Fewest characters of a bootstrap administrator's password."""
 _KEYS: Final = frozenset({"user", "password"})
 
@@ -44,13 +44,13 @@ def read_bootstrap_admin(path: Path) -> BootstrapAdmin:
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(path.stat().st_mode)
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise _refused(path, f"cannot be read: {error.strerror}") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         log.warning("others may read the administrator's password: make it chmod 600", file=str(path))
     try:
-        fields = tomllib.loads(content.decode()) if len(content) <= MOST_BYTES else None
+        fields = tomllib.loads(content.decode()) if len(content) <= MAX_BYTES else None
     except ValueError:  # bad TOML or UTF-8; the error itself may quote the file
         fields = None
     if fields is None:
@@ -62,9 +62,9 @@ def read_bootstrap_admin(path: Path) -> BootstrapAdmin:
         check_user_name(user)
     except HeadraceError as error:
         raise _refused(path, str(error)) from None
-    if len(password) < LEAST_PASSWORD or len(password.encode()) > MOST_PASSWORD_BYTES:
+    if len(password) < MIN_PASSWORD or len(password.encode()) > MAX_PASSWORD_BYTES:
         raise _refused(
-            path, f"password has to have {LEAST_PASSWORD} characters at least, and {MOST_PASSWORD_BYTES} bytes at most"
+            path, f"password has to have {MIN_PASSWORD} characters at least, and {MAX_PASSWORD_BYTES} bytes at most"
         )
     return BootstrapAdmin(user, password)
 

@@ -34,7 +34,7 @@ from headrace.security.tls_server import ServerTls, TlsRefused
 log = structlog.get_logger()
 
 LOOK_S: Final = 10.0
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """Largest size of the listeners' file."""
 
 
@@ -164,9 +164,9 @@ def read(path: Path | None, *, taken: Collection[str]) -> list[ClientListener]:
         return []
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ListenersRefused(f"it has more than {MOST_BYTES} bytes")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ListenersRefused(f"it has more than {MAX_BYTES} bytes")
         configs = parse(content.decode(), folder=path.parent, taken=taken)
     except OSError as error:
         raise ListenersRefused(f"--listeners {path}: cannot be read: {error.strerror}") from None

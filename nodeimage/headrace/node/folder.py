@@ -55,7 +55,7 @@ class Identity:
         return run not in self.runs or (stopping and run == self.runs[-1] != self.stopped)
 
 
-MOST_RUNS: Final = 62
+MAX_RUNS: Final = 62
 """Number of the node's runs that a folder keeps. A cluster store restored from a copy within this many runs does not
 make the folder look old."""
 FORMER_S: Final = 5.0
@@ -154,7 +154,7 @@ class DataFolder:
         found = self._read("node.json")
         if found is None or found.level < Level.FENCED or found.runs[-1:] == (run,):
             return
-        kept = found.runs[-MOST_RUNS:]
+        kept = found.runs[-MAX_RUNS:]
         if after and after not in kept:
             kept = (after, *kept)
         self._write("node.json", replace(found, runs=(*kept, run)))

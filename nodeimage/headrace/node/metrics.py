@@ -87,7 +87,7 @@ class NodeScrape:
             yield from metrics.of_nodes(status.nodes.values())
         yield from metrics.of_containers(parts.containers, parts.cluster.view.containers, waiting=waiting)
         yield from metrics.counts(declared.TRACE_SPANS, self._tracing.outcomes)
-        yield from metrics.counts(declared.THROTTLED_SECONDS, parts.throttle.told_s)
+        yield from metrics.counts(declared.THROTTLED_SECONDS, parts.throttle.throttled_s)
         yield from metrics.counts(declared.LOGINS, parts.logins.succeeded)
         yield from metrics.counts(declared.LOGINS_REFUSED, parts.logins.refused)
         for metric, value in (

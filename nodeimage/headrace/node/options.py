@@ -11,7 +11,7 @@ from headrace.security.audit import LOGIN
 from headrace.security.peer_tls import PeerTlsMode
 from headrace.tracing.endpoint import TracingRefused, checked_endpoint
 
-LEAST = {
+MINIMA = {
     "chunk_bytes": 64 * 1024,
     "container_bytes": 64 * 1024,
     "partitionlet_bytes": 1024,
@@ -205,7 +205,7 @@ def parse(arguments: Sequence[str]) -> Options:
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name.replace("-", "_")), help=what)
     parser.add_argument("--no-fsync", action="store_true", help="acknowledge from the page cache (durability: memory)")
     given = parser.parse_args(arguments)
-    for name, least in LEAST.items():
+    for name, least in MINIMA.items():
         if getattr(given, name) < least:
             parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}; the least is {least}")
     labels = dict(label.partition("=")[::2] for label in given.label)

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from headrace.base.errors import Code, HeadraceError
 
-MOST_BYTES: Final = 4_096
-LEAST_DIGITS: Final = 32
-_SECRET: Final = re.compile(rf"[0-9a-f]{{{LEAST_DIGITS},512}}")
+MAX_BYTES: Final = 4_096
+MIN_DIGITS: Final = 32
+_SECRET: Final = re.compile(rf"[0-9a-f]{{{MIN_DIGITS},512}}")
 _ID_BYTES: Final = 4
 
 
@@ -80,15 +80,15 @@ def read_secrets(file: Path) -> Secrets | None:
     """[blocking] The secrets in a file; None: it does not exist. Raises SecretsRefused."""
     try:
         with file.open("rb") as opened:
-            content = opened.read(MOST_BYTES + 1)
+            content = opened.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise SecretsRefused(f"{file} cannot be read: {error.strerror}") from None
     lines = content.decode("ascii", "replace").split()
-    if len(content) > MOST_BYTES or not 1 <= len(lines) <= 2 or not all(map(_SECRET.fullmatch, lines)):
+    if len(content) > MAX_BYTES or not 1 <= len(lines) <= 2 or not all(map(_SECRET.fullmatch, lines)):
         raise SecretsRefused(
-            f"{file} is not one secret, or two, the newest first: each a line of {LEAST_DIGITS} or more of 0-9 and a-f"
+            f"{file} is not one secret, or two, the newest first: each a line of {MIN_DIGITS} or more of 0-9 and a-f"
         )
     if len(set(lines)) < len(lines):
         raise SecretsRefused(f"{file} says the same secret twice; say it once, or the former one in the second line")

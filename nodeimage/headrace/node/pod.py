@@ -35,7 +35,7 @@ METRICS: Final = frozenset({"/metrics", "/metrics/kafka"})
 ANSWERED: Final = frozenset({"/livez", "/readyz", "/safez"}) | METRICS
 """Paths that the pod forwards to its shards. To a shard such a caller looks like one on its own host, so nothing that
 changes anything is forwarded."""
-MOST_ANSWERED: Final = 64
+MAX_ANSWERED: Final = 64
 """Most connections that the pod answers at a time."""
 HAND_OVER_S: Final = 10.0
 RECOVER_S: Final = 150.0
@@ -163,7 +163,7 @@ def serve_pod(listening: socket.socket, shards: int) -> Acceptor:
     plan = plan_of_process()
     admission = Admission(
         kind="http",
-        most=MOST_ANSWERED,
+        most=MAX_ANSWERED,
         most_of_address=plan.limit,
         descriptors=plan.limit - plan.reserve // 4,
         time=asyncio.get_running_loop().time,

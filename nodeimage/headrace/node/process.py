@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from headrace.base.descriptor_plan import LEAST, raise_limit
+from headrace.base.descriptor_plan import MIN_DESCRIPTORS, raise_limit
 from headrace.base.errors import FolderRefused, HeadraceError
 from headrace.base.log_limits import LogLimits
 from headrace.base.log_output import log_to, telling
@@ -94,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limit = raise_limit()
     limits = LogLimits()
     log_to(sys.stderr, limits)
-    if limit < LEAST:
-        log.warning("few file descriptors: raise the limit of open files", limit=limit, least=LEAST)
+    if limit < MIN_DESCRIPTORS:
+        log.warning("few file descriptors: raise the limit of open files", limit=limit, least=MIN_DESCRIPTORS)
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()  # exempt imported modules: collecting them would stall the loop for 40 ms when the node is ready

@@ -19,7 +19,14 @@ import structlog
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, NodeId
 from headrace.base.levels import Level
-from headrace.container.lost_record import FoundReplica, heard, recovered_record, told, unheard, volumes_told
+from headrace.container.lost_record import (
+    FoundReplica,
+    decode_found,
+    encode_found,
+    missing_nodes,
+    recorded_volumes,
+    recovered_record,
+)
 from headrace.container.replicas import Replicas
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Unrecorded, UnrecordedFound
@@ -65,7 +72,7 @@ class StoreRecovery:
     ) -> tuple[UnrecordedFound, list[bytes]]:
         """Answer another node with what this node holds of containers without a record. Raises OSError."""
         answer, found = await self._look_here(asked)
-        return answer, [told(found)]
+        return answer, [encode_found(found)]
 
     # --- recovery
 
@@ -123,7 +130,7 @@ class StoreRecovery:
             return  # below that level removals leave no trace
         known = {each.node_id for each in nodes}
         for container, found in lacking.items():
-            for node in sorted(unheard(found) - known):
+            for node in sorted(missing_nodes(found) - known):
                 if node not in removed:
                     raise _refused(
                         f"node {node} was in sync with container {container}, and has lost its registration: start it, "
@@ -141,7 +148,7 @@ class StoreRecovery:
         except HeadraceError as error:
             text = "all nodes must be up, or data that only one has would be lost; one that is gone forever has to be"
             raise _refused(f"node {node.node_id} does not answer ({error}): {text} removed first") from error
-        return answer, heard(payload)
+        return answer, decode_found(payload)
 
     async def _look_here(self, asked: Unrecorded) -> Told:
         unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded), seen=asked.seen)
@@ -183,7 +190,7 @@ def _withdraw(store: ClusterStore, containers: Collection[ContainerId]) -> None:
 def _put(store: ClusterStore, lost: Sequence[ContainerRecord]) -> None:
     """[blocking] Write the lost records, but keep those that another node restored meanwhile. The catalog comes last:
     nothing is created before it is back."""
-    for volume in volumes_told(lost):
+    for volume in recorded_volumes(lost):
         records.ensure_volume(store, volume)
     skip_ids(store, "container", max(each.container_id for each in lost))
     for record in sorted(lost, key=lambda each: each.container_id == CATALOG_ID):

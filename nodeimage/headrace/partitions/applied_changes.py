@@ -33,7 +33,7 @@ log = structlog.get_logger()
 class DiskMaintenance(Protocol):
     """Frees the bytes of dead records (implemented by storage.maintenance.Maintenance)."""
 
-    def bytes_died(self) -> None:
+    def records_freed(self) -> None:
         """Some records no longer have an owner, or now lie below their partition's log start."""
 
     def rows_replaced(self) -> None:
@@ -68,14 +68,14 @@ class AppliedChanges:
             topics.command_applied(command)
             match command:
                 case DeleteTopics():
-                    self._maintenance.bytes_died()
+                    self._maintenance.records_freed()
                     for topic_id in command.topic_ids:
                         topics.gone(topic_id)
                 case ForgetDeleted():
                     if getattr(outcome, "ended", False):
-                        self._maintenance.bytes_died()
+                        self._maintenance.records_freed()
                 case DeleteStream():
-                    self._maintenance.bytes_died()
+                    self._maintenance.records_freed()
                     topics.stream_gone(command.path)
                 case CreateTopics():
                     assert isinstance(outcome, list)
@@ -97,7 +97,7 @@ class AppliedChanges:
                             topics.home_moved(change.topic_id, Home(change.counter, change.cluster))
                 case SetLogStart():
                     if command.items:
-                        self._maintenance.bytes_died()
+                        self._maintenance.records_freed()
                     assert isinstance(outcome, list)
                     for item, result in zip(command.items, outcome, strict=True):
                         self._log_start_moved(item.topic_id, item.partition, result)
@@ -130,7 +130,7 @@ class AppliedChanges:
         topic = self._topics.cached_id(item.topic_id)
         self._partitions.chain_changed(item.topic_id, item.partition)
         if item.resume >= 0:
-            self._maintenance.bytes_died()
+            self._maintenance.records_freed()
         if topic is None:
             return
         topic.encoded = None

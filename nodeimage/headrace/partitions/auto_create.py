@@ -14,7 +14,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.names import TopicName
 from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.partitions.placement import Placement
-from headrace.partitions.refusals import told
+from headrace.partitions.refusals import client_error
 
 
 async def make_topics(
@@ -68,7 +68,7 @@ async def make_topics(
     try:
         outcome = await catalog.submit(CreateTopics(items=items, now=Millis(int(time.time() * 1000))))
     except HeadraceError as error:
-        return errors | {f"{item.stream}:{item.name}": told(error) for item in items}
+        return errors | {f"{item.stream}:{item.name}": client_error(error) for item in items}
     assert isinstance(outcome, list)
     for item, result in zip(items, outcome, strict=True):
         if result.topic is not None:

@@ -36,7 +36,7 @@ MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
 COMMAND_ITEMS: Final = 500
 """Limit of items (topics, log starts, or the like) in one command: applying so many delays the commands behind it by
 some 10 ms."""
-MOST_WAIT_S: Final = 600.0
+MAX_WAIT_S: Final = 600.0
 """Limit of seconds to wait for a command to be committed and applied, whatever timeout the client sets."""
 
 
@@ -46,8 +46,8 @@ def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[index : index + COMMAND_ITEMS]
 
 
-async def submitted(catalog: Catalog, command: CatalogCommand[T], *, timeout_ms: int) -> T:
-    """Submit a command and return its outcome. A timeout of 0 or less means MOST_WAIT_S, which also limits all others;
+async def submit_within(catalog: Catalog, command: CatalogCommand[T], *, timeout_ms: int) -> T:
+    """Submit a command and return its outcome. A timeout of 0 or less means MAX_WAIT_S, which also limits all others;
     a command usually takes one sync.
 
     Raises KafkaError as decided when the command is applied, POLICY_VIOLATION for a command over MAX_COMMAND_BYTES, or
@@ -56,7 +56,7 @@ async def submitted(catalog: Catalog, command: CatalogCommand[T], *, timeout_ms:
     if len(encode(command)) > MAX_COMMAND_BYTES:
         raise KafkaError(Code.POLICY_VIOLATION, "the request is too large; split it into several")
     try:
-        wait_s = min(timeout_ms / 1000, MOST_WAIT_S) if timeout_ms > 0 else MOST_WAIT_S
+        wait_s = min(timeout_ms / 1000, MAX_WAIT_S) if timeout_ms > 0 else MAX_WAIT_S
         async with asyncio.timeout(wait_s):
             return await catalog.submit(command)
     except TimeoutError:
@@ -89,9 +89,9 @@ async def topic_rows(
         else:
             parsed.append(topic)
             wanted.setdefault(topic.stream, set()).add(topic.topic)
-        await turn(index)
+        await yield_to_loop(index)
     full = {topic.full for topic in parsed if isinstance(topic, TopicName)}
-    found = await found_of(catalog, full, lambda reader: rows_by_name(reader, wanted))
+    found = await look_up_all(catalog, full, lambda reader: rows_by_name(reader, wanted))
     return [
         topic
         if isinstance(topic, KafkaError)
@@ -106,10 +106,10 @@ async def stream_rows(catalog: Catalog, paths: Collection[str]) -> dict[str, Str
     def look(reader: Reader) -> dict[str, StreamRow]:
         return {path: row for path in paths if (row := reader.streams.at(path)) is not None}
 
-    return await found_of(catalog, paths, look)
+    return await look_up_all(catalog, paths, look)
 
 
-async def found_of(
+async def look_up_all(
     catalog: Catalog, wanted: Collection[K], look: Callable[[Reader], Mapping[K, T]]
 ) -> dict[K, T | KafkaError]:
     """What `look` finds of `wanted`. Includes everything that was created before the call, on any node; an error takes
@@ -127,8 +127,8 @@ async def found_of(
     return dict(await catalog.query(look))
 
 
-async def found_one(catalog: Catalog, look: Callable[[Reader], T | None]) -> T | None:
-    """As `found_of`, for one object; None if it does not exist. Raises HeadraceError where that cannot be told."""
+async def look_up_one(catalog: Catalog, look: Callable[[Reader], T | None]) -> T | None:
+    """As `look_up_all`, for one object; None if it does not exist. Raises HeadraceError where that cannot be told."""
     found = await catalog.query(look)
     if found is None:
         await catalog.catch_up()
@@ -170,7 +170,7 @@ async def leaders(
     return [next(loaded) if each is None else each for each in found]
 
 
-def growth(
+def create_partitions_command(
     placement: Placement,
     row: TopicRow,
     *,
@@ -205,7 +205,7 @@ def volume_of(cluster: ClusterClient, policy: StreamPolicy) -> VolumeRecord:
     return cluster.view.volumes.get(policy.volume) or VolumeRecord(policy.volume)
 
 
-async def turn(index: int) -> None:
+async def yield_to_loop(index: int) -> None:
     """Yield to other tasks after every `TURN` items of a long loop."""
     if index % TURN == TURN - 1:
         await asyncio.sleep(0)

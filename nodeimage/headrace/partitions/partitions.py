@@ -37,7 +37,7 @@ __all__ = ["Chain", "Partitions", "Tail", "read_chain", "read_tail"]
 SERVES_S = 5.0
 """Seconds for which requests wait for a container that this node takes over before they get a retriable error: first
 until this node leads the container, then as long again until the container serves."""
-LEAST_S = 0.5
+MIN_S = 0.5
 """Seconds for which a request waits for the catalog in any case, even if SERVES_S have passed since the take-over."""
 
 
@@ -269,7 +269,7 @@ class Partitions:
         containers. Returns the error if that takes too long or fails."""
         led_at = max(self._led_at.get(each.id, 0.0) for each in containers)
         try:
-            async with asyncio.timeout_at(max(led_at + SERVES_S, self._runtime.loop.time() + LEAST_S)):
+            async with asyncio.timeout_at(max(led_at + SERVES_S, self._runtime.loop.time() + MIN_S)):
                 while self._replacements != self._known_replacements or any(
                     not each.lost and each not in self._caught_up for each in containers
                 ):

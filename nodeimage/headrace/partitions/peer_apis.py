@@ -44,9 +44,9 @@ from headrace.wire.primitives import Buffer
 
 T = TypeVar("T")
 
-MOST_BYTES: Final = 64 * 1024 * 1024
+MAX_BYTES: Final = 64 * 1024 * 1024
 """Limit of an answer's bytes; its last batch may exceed it."""
-MOST_ROLLED: Final = 256
+MAX_ROLLED: Final = 256
 """Limit of partitions that one request rolls away."""
 
 
@@ -102,7 +102,7 @@ class PeerApis:
                 asked.partitionlet,
                 offset=asked.offset,
                 limit=asked.limit,
-                max_bytes=min(asked.max_bytes, MOST_BYTES),
+                max_bytes=min(asked.max_bytes, MAX_BYTES),
             )
             return None if batches is None else (batches, sum_of(batches))
 
@@ -161,7 +161,7 @@ class PeerApis:
     async def roll_away(self, asked: RollAway, _payload: memoryview, _session: Session) -> Rolled:
         count = await self._rolls.roll_away(
             self._led(asked.container),
-            most=min(asked.most, MOST_ROLLED),
+            most=min(asked.most, MAX_ROLLED),
             to=ContainerId(asked.to) if asked.to else None,
             share=asked.share,
             limit=asked.limit,

@@ -21,9 +21,9 @@ IDLE_MS: Final = 24 * 3600 * 1000
 """Milliseconds without a batch after which a partition forgets a producer, as in Kafka."""
 EXPIRE_EVERY: Final = 100
 """Number of producers known to a partition between two searches for idle ones."""
-MOST_NAMES: Final = 10_000
+MAX_NAMES: Final = 10_000
 """Limit of the producers of a forwarded topic whose names for the topic are remembered, see `Producers.calls`."""
-MOST_KNOWN = 100_000
+MAX_KNOWN = 100_000
 """Limit of the producers (not tokens) that a partition remembers, those that wrote last: a roll carries all of them in
 one frame."""
 _SEQUENCES: Final = 1 << 31
@@ -73,9 +73,9 @@ def _name_conflict(producer_id: int, name: str, *, known: str) -> KafkaError:
 
 def to_forget(last: Mapping[int, int]) -> list[int]:
     """The producers that a partition with too many forgets, given the offset of each one's last batch: the oldest,
-    until nine tenths of `MOST_KNOWN` remain, so that not every further producer causes this again."""
+    until nine tenths of `MAX_KNOWN` remain, so that not every further producer causes this again."""
     oldest = sorted((offset, each) for each, offset in last.items() if each >= 0)
-    return [each for _, each in oldest[: max(0, len(oldest) - MOST_KNOWN * 9 // 10)]]
+    return [each for _, each in oldest[: max(0, len(oldest) - MAX_KNOWN * 9 // 10)]]
 
 
 _NO_PRODUCERS: dict[int, Producer] = {}
@@ -91,7 +91,7 @@ class Producers:
         self._names: dict[tuple[int, int], str] | None = None
         """What producers call a topic whose home is another cluster, by producer id and epoch."""
         self._known: dict[int, Producer] = dict(known) if known else _NO_PRODUCERS
-        if len(self._known) > MOST_KNOWN:
+        if len(self._known) > MAX_KNOWN:
             self._forget_oldest()
 
     def items(self) -> ItemsView[int, Producer]:
@@ -184,7 +184,7 @@ class Producers:
         known = self._names.setdefault((producer_id, epoch), intern(name))
         if known != name:
             raise _name_conflict(producer_id, name, known=known)
-        if len(self._names) > MOST_NAMES:
+        if len(self._names) > MAX_NAMES:
             del self._names[next(iter(self._names))]
 
     def begins_late(self, *, producer_id: int, base_sequence: int) -> bool:
@@ -242,7 +242,7 @@ class Producers:
                 self._known = {}
             elif len(self._known) % EXPIRE_EVERY == 0:
                 self.expire(now - IDLE_MS)
-                if len(self._known) > MOST_KNOWN:
+                if len(self._known) > MAX_KNOWN:
                     self._forget_oldest()
             known = self._known[producer_id] = Producer(epoch, (batch,), seen=now)
             known.source = source

@@ -42,14 +42,14 @@ REMEMBERED_OF_ANOTHER_LIFE_S: Final = 1.0
 unknown topic may mean only that this node's catalog is slightly behind; but if the topic was deleted, the client gives
 the batch up, and continues with the next sequence if the topic is recreated."""
 
-MOST_REMEMBERED: Final = 50_000
+MAX_REMEMBERED: Final = 50_000
 """Limit of the refusals remembered for one connection, some 0.5 KB each. A producer has one per partition at most."""
 
 EARLY_S: Final = 1.0
 """Seconds for which an early batch is refused with a retriable error: long enough for the client to queue the batch
 that it follows."""
 
-FOR_THE_MOMENT: Final = frozenset(
+RETRIABLE: Final = frozenset(
     {
         Code.NOT_LEADER_OR_FOLLOWER,
         Code.LEADER_NOT_AVAILABLE,
@@ -77,7 +77,7 @@ _CATALOG_FAULTS: Final = frozenset(
 )
 
 
-def told(error: HeadraceError) -> KafkaError:
+def client_error(error: HeadraceError) -> KafkaError:
     """The error that clients get for one raised while they produce or look up where to: a fault of the catalog becomes
     LEADER_NOT_AVAILABLE."""
     code = Code.LEADER_NOT_AVAILABLE if error.code in _CATALOG_FAULTS else error.code
@@ -144,7 +144,7 @@ class Refusals:
     @property
     def too_many(self) -> bool:
         """Whether the limit is exceeded: the connection has to be closed, so that its producers start over."""
-        return len(self._refused) > MOST_REMEMBERED or len(self._early) > MOST_REMEMBERED
+        return len(self._refused) > MAX_REMEMBERED or len(self._early) > MAX_REMEMBERED
 
     def expire(self) -> None:
         """Forget refusals that are too old. Called for each request; the cost is proportional to what is forgotten."""
@@ -160,7 +160,7 @@ class Refusals:
 
         `topic_id`: the topic's id, as far as this node knows it.
         """
-        if error.code not in FOR_THE_MOMENT or (batch := _idempotent_batch(part)) is None:
+        if error.code not in RETRIABLE or (batch := _idempotent_batch(part)) is None:
             return
         key, epoch, sequence = batch
         now = time.monotonic()

@@ -34,7 +34,7 @@ from headrace.partitions.topic_configs import EffectivePolicy, effective
 
 __all__ = ["Topic", "Topics"]
 
-MOST_TOPICS = 120_000
+MAX_TOPICS = 120_000
 """Limit of topics kept in memory; some 1 KiB each with one partition in use."""
 _ALL_ROWS = ""
 """Marks, among the changes during a look-up, that all rows have changed. No stream has this path."""
@@ -205,10 +205,10 @@ class Topics:
 
     def _make_room(self) -> None:
         """When the cache is full, forget the oldest idle topics, a tenth of the limit at a time."""
-        if len(self._by_id) < MOST_TOPICS:
+        if len(self._by_id) < MAX_TOPICS:
             return
         self.forgot = True
-        idle = itertools.islice((topic for topic in self._by_id.values() if topic.idle), MOST_TOPICS // 10)
+        idle = itertools.islice((topic for topic in self._by_id.values() if topic.idle), MAX_TOPICS // 10)
         for topic in list(idle):
             self._forget(topic)
 

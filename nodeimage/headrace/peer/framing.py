@@ -18,14 +18,14 @@ from typing import Final
 import msgspec
 
 from headrace.base.errors import Code, KafkaError, MalformedRequest
-from headrace.log.frames import MOST_BYTES
+from headrace.log.frames import MAX_BYTES
 from headrace.peer.messages import AnyMessage, Message
 
 Buffer = bytes | bytearray | memoryview
 """Types of buffers. The items of a memoryview must be bytes, so that `len` is the length in bytes."""
 
 MAX_HEADER: Final = 1 << 20
-MAX_PAYLOAD: Final = MOST_BYTES
+MAX_PAYLOAD: Final = MAX_BYTES
 MAX_FRAME: Final = 4 + MAX_HEADER + MAX_PAYLOAD
 """The greatest length that a frame may declare."""
 NO_PAYLOAD: Final = memoryview(b"")

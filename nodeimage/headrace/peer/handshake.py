@@ -45,7 +45,7 @@ import msgspec
 from headrace.base.errors import Code, HeadraceError
 from headrace.base.ids import NodeId
 from headrace.peer.messages import (
-    LEAST_VERSION,
+    MIN_VERSION,
     PEER_VERSION,
     Challenge,
     Hello,
@@ -77,7 +77,7 @@ class Identity:
     """Identifies this start of the process."""
     former_secret: str = ""
     """The former secret while it is still valid; "": there is none."""
-    versions: tuple[int, int] = field(default_factory=lambda: (LEAST_VERSION, PEER_VERSION))
+    versions: tuple[int, int] = field(default_factory=lambda: (MIN_VERSION, PEER_VERSION))
     """The (oldest, newest) supported version of the protocol."""
 
     def __post_init__(self) -> None:

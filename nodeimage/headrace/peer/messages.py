@@ -32,11 +32,11 @@ PEER_VERSION: Final = 2
 """The newest version of the protocol between nodes that this node supports."""
 PAIRS_VERSION: Final = 2
 """The first version of the protocol with heartbeats for pairs of nodes."""
-LEAST_VERSION: Final = 1
+MIN_VERSION: Final = 1
 """The oldest version of the protocol between nodes that this node supports."""
 
 
-_MOST_REASON: Final = 4_096
+_MAX_REASON: Final = 4_096
 """The most characters of a reason that are sent."""
 
 
@@ -604,5 +604,5 @@ AnyMessage = Union[  # noqa: UP007  # msgspec evaluates it at run time; one type
 
 
 def refusal(code: Code, reason: str) -> Refused:
-    """A Refused with `reason`, cut to `_MOST_REASON` characters and made encodable in UTF-8."""
-    return Refused(int(code), reason[:_MOST_REASON].encode(errors="replace").decode())
+    """A Refused with `reason`, cut to `_MAX_REASON` characters and made encodable in UTF-8."""
+    return Refused(int(code), reason[:_MAX_REASON].encode(errors="replace").decode())

@@ -54,7 +54,7 @@ class Page(NamedTuple):
     anew: bool
 
 
-class ReplicaTeller:
+class ReplicaReporter:
     """The replicas of this node, as it reports them."""
 
     def __init__(self, *, page_bytes: int = PAGE_BYTES, gone_kept: int = _GONE_KEPT) -> None:
@@ -163,7 +163,7 @@ class ReplicaTeller:
         return Page(replicas, gone, counter=self.counter, begun=begun, more=False, anew=anew)
 
 
-class News:
+class ReplicaChanges:
     """The changes of replicas that an answer reported."""
 
     __slots__ = ("changes", "urgent")
@@ -174,7 +174,7 @@ class News:
         """Whether more than positions changed, so that the controller must react at once."""
 
 
-class ToldReplicas:
+class ReportedReplicas:
     """The replicas that one process incarnation of another node has reported."""
 
     __slots__ = ("_stale", "begun", "complete", "replicas", "since")
@@ -188,10 +188,10 @@ class ToldReplicas:
         self._stale: set[ContainerId] = set()
         """Replicas known before the node started to report all again, and not reported again yet."""
 
-    def take(self, answer: ProbeAnswer, *, asked_since: int) -> tuple[News, bool]:
+    def take(self, answer: ProbeAnswer, *, asked_since: int) -> tuple[ReplicaChanges, bool]:
         """Applies an answer; returns the changes, and whether the answer was applied: it is ignored if another answer
         to the same probe was faster. Afterwards all replicas are known unless `answer.more`."""
-        news = News()
+        news = ReplicaChanges()
         whole = answer.counter == ALL_AT_ONCE
         if not whole and asked_since != self.since:
             return news, False
@@ -210,7 +210,7 @@ class ToldReplicas:
             self.complete = True
         return news, True
 
-    def _take(self, state: ReplicaState, news: News) -> None:
+    def _take(self, state: ReplicaState, news: ReplicaChanges) -> None:
         container = state.container
         self._stale.discard(container)  # even if it was reported as gone since the node started to report all again
         before = self.replicas.get(container)
@@ -221,7 +221,7 @@ class ToldReplicas:
         if before is None or _duty(before) != _duty(state):
             news.urgent = True
 
-    def _drop(self, container: ContainerId, news: News) -> None:
+    def _drop(self, container: ContainerId, news: ReplicaChanges) -> None:
         if self.replicas.pop(container, None) is not None:
             news.changes.append((container, None))
             news.urgent = True

@@ -42,7 +42,7 @@ MAX_UNDER_WAY: Final = 256
 MAX_ALL_UNDER_WAY: Final = 4_096
 """The most calls in progress on all sessions together."""
 CLOSE_GRACE_S: Final = 5.0
-MOST_UNPROVEN: Final = 4_096
+MAX_UNPROVEN: Final = 4_096
 """The most sessions at a time whose handshake is not done; the oldest of them makes way for a newcomer."""
 PLAIN_NODE: Final = "the other node speaks no TLS: start it with --peer-tls"
 
@@ -61,7 +61,7 @@ def session_admission(plan: DescriptorPlan, *, time: Callable[[], float]) -> Adm
         most=plan.peers,
         most_of_address=plan.limit,
         descriptors=plan.limit - plan.reserve // 2,
-        most_new=MOST_UNPROVEN,
+        most_new=MAX_UNPROVEN,
         time=time,
     )
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from headrace.security.access_expression import AccessExpression, PlainOr, expression_of, parse
 from headrace.security.access_syntax import ExpressionFault
 
-_MOST_DECISIONS: Final = 100_000
+_MAX_DECISIONS: Final = 100_000
 """Most decisions that are cached; when the cache is full, it is cleared."""
 _LONGEST_KEPT: Final = 300
 """Longest name, in characters, whose decision is cached. Clients choose names of groups, which may have 32 KiB."""
@@ -194,7 +194,7 @@ class AccessRules:
             return self._is_allowed(*key)
         found = self._decided.get(key)
         if found is None:
-            if len(self._decided) >= _MOST_DECISIONS:
+            if len(self._decided) >= _MAX_DECISIONS:
                 self._decided.clear()
             found = self._decided[key] = self._is_allowed(*key)
         return found
@@ -239,7 +239,7 @@ class AccessRules:
         key = (user, groups, permission)
         found = self._decided_of_some.get(key)
         if found is None:
-            if len(self._decided_of_some) >= _MOST_DECISIONS:
+            if len(self._decided_of_some) >= _MAX_DECISIONS:
                 self._decided_of_some.clear()
             found = self._decided_of_some[key] = self._is_admin(user, groups) or (
                 not self._is_shut

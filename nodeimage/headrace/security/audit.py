@@ -21,8 +21,8 @@ BURST: Final = 20
 PER_S: Final = 1.0
 ALL_BURST: Final = 2_000
 ALL_PER_S: Final = 500.0
-_MOST_PRINCIPALS: Final = 10_000
-_MOST_TEXT: Final = 500
+_MAX_PRINCIPALS: Final = 10_000
+_MAX_TEXT: Final = 500
 """Most characters of a name or a reason: clients choose some of them."""
 
 LOGIN: Final = "login"
@@ -140,9 +140,9 @@ class AuditLog:
     def _of(self, name: str, now: float) -> _Allowance:
         found = self._principals.pop(name, None)
         if found is None:
-            if len(self._principals) >= _MOST_PRINCIPALS:
+            if len(self._principals) >= _MAX_PRINCIPALS:
                 self.flush()
-                while len(self._principals) >= _MOST_PRINCIPALS:
+                while len(self._principals) >= _MAX_PRINCIPALS:
                     del self._principals[next(iter(self._principals))]
             found = _Allowance(now)
         self._principals[name] = found  # at the end: the most recently used
@@ -154,4 +154,4 @@ class AuditLog:
 
 
 def _bounded(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"

@@ -21,7 +21,7 @@ from headrace.base.errors import Code, HeadraceError
 
 DAY_S: Final = 86_400
 BACKDATED_S: Final = 3_600
-MOST_COMMON_NAME: Final = 64
+MAX_COMMON_NAME: Final = 64
 """Most characters of a common name (RFC 5280's upper bound)."""
 
 
@@ -160,9 +160,9 @@ def _builder(
 
 
 def _subject(name: str) -> x509.Name:
-    if not 0 < len(name) <= MOST_COMMON_NAME or not name.isprintable():
+    if not 0 < len(name) <= MAX_COMMON_NAME or not name.isprintable():
         raise CertificateRefused(
-            f"{name[:MOST_COMMON_NAME]!r} cannot be a certificate's common name: it has 1 to {MOST_COMMON_NAME} "
+            f"{name[:MAX_COMMON_NAME]!r} cannot be a certificate's common name: it has 1 to {MAX_COMMON_NAME} "
             "printable characters"
         )
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

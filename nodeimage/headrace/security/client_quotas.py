@@ -25,7 +25,7 @@ WINDOW_S: Final = 1.0
 WINDOWS: Final = 11
 """Kafka's `quota.window.num`."""
 _SPAN_S: Final = WINDOWS * WINDOW_S
-_MOST_COUNTS: Final = 100_000
+_MAX_COUNTS: Final = 100_000
 """Most rates and buckets that are kept; the least recently used go first."""
 _LONGEST_KEPT: Final = 300
 """Longest client id, in characters, that is used as a key. Clients choose client ids, which may have 32 KiB."""
@@ -110,7 +110,7 @@ class QuotaTable:
         client = (key, user, kept)
         if client in self._found:
             return self._found[client]
-        if len(self._found) >= _MOST_COUNTS:
+        if len(self._found) >= _MAX_COUNTS:
             self._found.clear()
         found = self._found[client] = self._limit(key, user, client_id, kept)
         return found
@@ -232,6 +232,6 @@ def _kept(counts: dict[_Count, T], key: _Count) -> T | None:
     """Take a count out of `counts`, for the caller to put back at the end as the most recently used; make room if there
     is none."""
     found = counts.pop(key, None)
-    if found is None and len(counts) >= _MOST_COUNTS:
+    if found is None and len(counts) >= _MAX_COUNTS:
         del counts[next(iter(counts))]
     return found

@@ -21,7 +21,7 @@ from headrace.security.scram_common import HASHES
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", *HASHES)
-MOST_PEM: Final = 1 << 20
+MAX_PEM: Final = 1 << 20
 """Most bytes of one property's value."""
 
 _FIELDS: Final[Mapping[str, str]] = {
@@ -119,8 +119,8 @@ def security_of(properties: Mapping[str, str]) -> Security:
     for name, value in properties.items():
         if name not in _FIELDS:
             raise _wrong(f"{name} is no property of a client's security here; these are: {', '.join(sorted(_FIELDS))}")
-        if not isinstance(value, str) or len(value) > MOST_PEM:
-            raise _wrong(f"{name} is not a string of at most {MOST_PEM} characters")
+        if not isinstance(value, str) or len(value) > MAX_PEM:
+            raise _wrong(f"{name} is not a string of at most {MAX_PEM} characters")
         if given.setdefault(_FIELDS[name], value) != value:
             raise _wrong(f"{name} is given twice, by two of its names")
     return _checked({name: in_lines(value) if name.endswith("_pem") else value for name, value in given.items()})

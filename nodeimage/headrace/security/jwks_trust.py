@@ -8,7 +8,7 @@ keys already fetched.
 import ssl
 from pathlib import Path
 
-from headrace.security.tls_server import MOST_BYTES, TlsRefused
+from headrace.security.tls_server import MAX_BYTES, TlsRefused
 
 
 class JwksTrust:
@@ -45,12 +45,12 @@ class JwksTrust:
     def _read(self) -> bytes:
         try:
             with self._path.open("rb") as file:
-                content = file.read(MOST_BYTES + 1)
+                content = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise TlsRefused(f"oauth.jwks_ca: {self._path} cannot be read: {error.strerror}") from None
-        if len(content) > MOST_BYTES:
+        if len(content) > MAX_BYTES:
             raise TlsRefused(
-                f"oauth.jwks_ca: {self._path} has more than {MOST_BYTES} bytes: it is no PEM of authorities"
+                f"oauth.jwks_ca: {self._path} has more than {MAX_BYTES} bytes: it is no PEM of authorities"
             )
         return content
 

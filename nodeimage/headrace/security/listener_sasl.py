@@ -23,10 +23,10 @@ from headrace.base.errors import KafkaError
 from headrace.security.sasl.mechanisms import MECHANISMS
 from headrace.security.sasl.oauth_settings import OAuthSettings
 
-LEAST_REAUTH_MS: Final = 2_000
+MIN_REAUTH_MS: Final = 2_000
 """Smallest session lifetime in ms. Clients re-authenticate somewhat before the end of a session, and at most once a
 second."""
-MOST_REAUTH_MS: Final = 366 * 86_400_000
+MAX_REAUTH_MS: Final = 366 * 86_400_000
 OAUTHBEARER: Final = "OAUTHBEARER"
 KEYS: Final = ("mechanisms", "max_reauth_ms", "oauth")
 
@@ -64,12 +64,11 @@ def parse_sasl(table: Mapping[str, Any], folder: Path) -> SaslConfig:
     """The SASL settings in a listener's table; its file is in `folder`. Raises SaslFault."""
     mechanisms = _mechanisms(table)
     max_reauth_ms = table.get("max_reauth_ms", 0)
-    allowed = type(max_reauth_ms) is int and (max_reauth_ms == 0 or LEAST_REAUTH_MS <= max_reauth_ms <= MOST_REAUTH_MS)
+    allowed = type(max_reauth_ms) is int and (max_reauth_ms == 0 or MIN_REAUTH_MS <= max_reauth_ms <= MAX_REAUTH_MS)
     if not allowed:
         raise SaslFault(
             "max_reauth_ms",
-            f"is {shown(max_reauth_ms)}; it is 0, or a number of milliseconds from {LEAST_REAUTH_MS} to "
-            f"{MOST_REAUTH_MS}",
+            f"is {shown(max_reauth_ms)}; it is 0, or a number of milliseconds from {MIN_REAUTH_MS} to {MAX_REAUTH_MS}",
         )
     oauth = table.get("oauth")
     if OAUTHBEARER not in mechanisms:

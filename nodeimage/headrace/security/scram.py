@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.security.scram_common import (
     HASHES,
-    LEAST_ITERATIONS,
+    MIN_ITERATIONS,
     NO_CHANNEL_BINDING,
     client_key,
     from_base64,
@@ -21,7 +21,7 @@ from headrace.security.scram_common import (
     xor,
 )
 
-MOST_ITERATIONS: Final = 1 << 18
+MAX_ITERATIONS: Final = 1 << 18
 """Most iterations that the client accepts: they cost half a second of its CPU."""
 
 
@@ -54,10 +54,8 @@ class ScramClient:
             raise ScramFailed("the server's first message is not SCRAM's") from error
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramFailed("the server's nonce is not made of ours")
-        if not LEAST_ITERATIONS <= rounds <= MOST_ITERATIONS:
-            raise ScramFailed(
-                f"the server wants {rounds} iterations; {LEAST_ITERATIONS} to {MOST_ITERATIONS} are taken"
-            )
+        if not MIN_ITERATIONS <= rounds <= MAX_ITERATIONS:
+            raise ScramFailed(f"the server wants {rounds} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are taken")
         without_proof = f"c={NO_CHANNEL_BINDING},r={nonce}"
         messages = b",".join((self._bare.encode(), server_first, without_proof.encode()))
         salted = salted_password(self._hash, self._password, salt, rounds)

@@ -16,7 +16,7 @@ from typing import Final
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Names of hash functions by mechanism."""
-LEAST_ITERATIONS: Final = 4096
+MIN_ITERATIONS: Final = 4096
 """Fewest iterations (RFC 7677, section 4)."""
 NO_CHANNEL_BINDING: Final = "biws"
 """The header `n,,` in base 64, as the client's last message repeats it."""

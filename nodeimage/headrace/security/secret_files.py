@@ -12,19 +12,19 @@ from typing import Final
 
 from headrace.base.errors import Code, KafkaError
 
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 
 
 def read_text(path: Path) -> str:
     """The file's text. Raises KafkaError INVALID_CONFIG, which says why it cannot be read."""
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise KafkaError(Code.INVALID_CONFIG, f"{path} cannot be read: {why}") from None
-    if len(content) > MOST_BYTES:
-        raise KafkaError(Code.INVALID_CONFIG, f"{path} has more than {MOST_BYTES} bytes: it is another kind of file")
+    if len(content) > MAX_BYTES:
+        raise KafkaError(Code.INVALID_CONFIG, f"{path} has more than {MAX_BYTES} bytes: it is another kind of file")
     try:
         return content.decode()
     except UnicodeDecodeError:

@@ -18,7 +18,7 @@ from typing import Final
 from headrace.base.errors import Code, HeadraceError
 from headrace.base.tls_handshakes import TellingContext
 
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """Most bytes of a file."""
 
 
@@ -182,9 +182,9 @@ def _read(files: TlsFiles) -> dict[Path, bytes]:
             continue
         try:
             with path.open("rb") as file:
-                content[path] = file.read(MOST_BYTES + 1)
+                content[path] = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise TlsRefused(f"{path} cannot be read: {error.strerror}") from None
-        if len(content[path]) > MOST_BYTES:
-            raise TlsRefused(f"{path} has more than {MOST_BYTES} bytes: it is no PEM of a listener")
+        if len(content[path]) > MAX_BYTES:
+            raise TlsRefused(f"{path} has more than {MAX_BYTES} bytes: it is no PEM of a listener")
     return content

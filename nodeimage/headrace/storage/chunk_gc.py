@@ -34,7 +34,7 @@ from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, ChunkKey,
 from headrace.storage.dead_records import ContainerDeaths, DeadRecords, Sought, joined
 from headrace.storage.producer_retention import is_carried_on, is_sealed_in
 from headrace.storage.retention_rules import Share, gone
-from headrace.tables.deaths import UNKNOWN, Died
+from headrace.tables.deaths import UNKNOWN, DeathReport
 
 log = structlog.get_logger()
 
@@ -85,7 +85,7 @@ class ChunkGc:
         """Load the progress of the previous process. Must be called before the first `died`."""
         catalog = self._catalog
         if self._deaths == UNKNOWN:
-            self._deaths = catalog.died_at_open.total
+            self._deaths = catalog.death_report_at_open.total
         raw: bytes | None = None
         try:
             if self._mark is not None and (path := self._mark):
@@ -99,9 +99,9 @@ class ChunkGc:
             self._dead.forget()  # deaths in between are not known
             return
         self._stored_deaths = known
-        self._dead.died(catalog.died_at_open.pairs)
+        self._dead.died(catalog.death_report_at_open.pairs)
 
-    def died(self, died: Died) -> None:
+    def died(self, died: DeathReport) -> None:
         """Note that partitionlets lost records."""
         self._deaths = died.total
         self._dead.died(died.pairs)

@@ -30,7 +30,7 @@ from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, Held
 
 log = structlog.get_logger()
 
-MOST_CHUNKS: Final = 60
+MAX_CHUNKS: Final = 60
 """Number of chunks at which a container closes, so that finding an offset is a search over few footers."""
 ROLLS_AT_ONCE: Final = 256
 ROLLS_S: Final = 5.0
@@ -98,7 +98,7 @@ class ContainerClosing:
                 continue
             if (
                 container.log.end - container.log.start >= self._container_bytes
-                or len(container.log.chunks()) >= MOST_CHUNKS
+                or len(container.log.chunks()) >= MAX_CHUNKS
             ):
                 try:
                     await self._close_one(container)

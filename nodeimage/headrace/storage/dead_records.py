@@ -19,7 +19,7 @@ import msgspec
 from headrace.base.errors import CorruptLog
 from headrace.base.ids import ContainerId, PartitionletId, Position
 
-MOST_SOUGHT: Final = 1 << 16
+MAX_SOUGHT: Final = 1 << 16
 """Partitionlets of one container that are searched for individually; if more died, all of its chunks are scanned."""
 RECENT_S: Final = 600.0
 RECENT_CHUNKS: Final = 2
@@ -34,7 +34,7 @@ NOTHING: Final[frozenset[PartitionletId]] = frozenset()
 
 def joined(one: Sought, other: Sought) -> Sought:
     """The union of both; None if it is too large to list."""
-    if one is None or other is None or len(one) + len(other) > MOST_SOUGHT:
+    if one is None or other is None or len(one) + len(other) > MAX_SOUGHT:
         return None
     return one | other if one and other else one or other
 

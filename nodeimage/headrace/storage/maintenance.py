@@ -85,7 +85,7 @@ class Maintenance(ReplicaListener):
             runtime=runtime, catalog=catalog, cluster=cluster, catalog_id=catalog_id, suspect=scrub.suspect
         )
         self._chunk_gc = ChunkGc(runtime=runtime, catalog=catalog, inventory=self._inventory, mark=mark)
-        catalog.on_died(self._chunk_gc.died)
+        catalog.on_dead_records(self._chunk_gc.died)
         self._chunk_closing = ChunkClosing(
             runtime=runtime, catalog=catalog, inventory=self._inventory, chunk_gc=self._chunk_gc
         )
@@ -129,7 +129,7 @@ class Maintenance(ReplicaListener):
         """See ReplicaListener."""
         self._wake.set()
 
-    def bytes_died(self) -> None:
+    def records_freed(self) -> None:
         """Note that records have died: they lost their owner, or lie below their partition's log start. Check chunks
         soon."""
         self._chunk_closing.look_early()
@@ -138,7 +138,7 @@ class Maintenance(ReplicaListener):
     def rows_replaced(self) -> None:
         """Note that all rows may have been replaced, so any records may have died."""
         self._chunk_gc.anything_died()
-        self.bytes_died()
+        self.records_freed()
 
     # --- queries
 
@@ -260,7 +260,7 @@ class Maintenance(ReplicaListener):
                 held.log.forget_tail()
                 if held.led is not None:
                     held.led.forget_recent()
-                if spares := held.log.rest():
+                if spares := held.log.use_small_chunks():
                     rested.append((held.log, spares))
         self._inventory.keep(here)
         self._regrouping.forget(lambda key: key not in here)

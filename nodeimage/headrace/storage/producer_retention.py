@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headrace.base.ids import PartitionletId
 from headrace.log.container_log import Chunk
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType
-from headrace.partitions.producer_state import BATCHES_KEPT, MOST_KNOWN, KnownBatch, to_forget
+from headrace.partitions.producer_state import BATCHES_KEPT, MAX_KNOWN, KnownBatch, to_forget
 from headrace.partitions.rolls.frames import Carried, read_open, read_producers
 from headrace.storage.chunk_inventory import Held
 
@@ -34,7 +34,7 @@ def is_carried_on(held: Held, chunk: Chunk, partitionlet: PartitionletId) -> boo
     known = _newest(_batches(held, partitionlet, 0))
     behind = _newest(_batches(held, partitionlet, chunk.end))
     forgotten: list[int] = []
-    if held.led is None or len(known) > MOST_KNOWN:  # the leader may know fewer producers, and carries only those on
+    if held.led is None or len(known) > MAX_KNOWN:  # the leader may know fewer producers, and carries only those on
         forgotten = to_forget({producer: batches[-1].base_offset for producer, (_, batches) in known.items()})
     return all(behind.get(producer) == known[producer] for producer in known.keys() - set(forgotten))
 

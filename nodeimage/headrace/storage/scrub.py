@@ -28,7 +28,7 @@ from headrace.log.scrub import EXIT_NEWER
 
 log = structlog.get_logger()
 
-MOST_FINDINGS = 100
+MAX_FINDINGS = 100
 """Findings that are kept; all findings are logged."""
 SUSPECT_AGAIN_S = 60.0
 """Seconds after its scrub for which a replica that could not be read is not scrubbed again for that reason."""
@@ -174,5 +174,5 @@ class Scrub(ReplicaListener):
     def _found(self, container: int, finding: str) -> None:
         log.error("scrub", container=container, finding=finding)
         self.found += 1
-        if len(self._findings) < MOST_FINDINGS:
+        if len(self._findings) < MAX_FINDINGS:
             self._findings.append(f"container {container}: {finding}")

@@ -17,7 +17,7 @@ from typing import Final
 
 Changes = tuple[str, ...]
 
-MOST: Final = 64
+MAX_CHANGES: Final = 64
 """Changes that a record keeps. A known change that is older than all of them counts as one of the record's own."""
 _ID_BYTES: Final = 8
 
@@ -25,7 +25,7 @@ _ID_BYTES: Final = 8
 def with_next(changes: Changes) -> Changes:
     """Return `changes` with the id of the change that is about to be made."""
     counter = 1 + (_counter(changes[-1]) if changes else 0)
-    return (*changes, f"{counter}-{secrets.token_hex(_ID_BYTES)}")[-MOST:]
+    return (*changes, f"{counter}-{secrets.token_hex(_ID_BYTES)}")[-MAX_CHANGES:]
 
 
 def descends(changes: Changes, known: Changes) -> bool:

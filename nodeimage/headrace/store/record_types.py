@@ -48,7 +48,7 @@ NOBODY = NodeId(0)
 """The holder of a lease that was given back: no node has this id."""
 SECRET_BYTES = 16
 """Length of the cluster's secret, in bytes."""
-MOST_REPLICAS = 9
+MAX_REPLICAS = 9
 """Most replicas that a volume may have."""
 
 FORMAT_VERSION = FORMAT
@@ -365,8 +365,8 @@ def check_volume(volume: VolumeRecord) -> None:
     wrong = ""
     if not _VOLUME_NAME.fullmatch(volume.name):
         wrong = "a name has 1 to 63 letters, digits, '-' and '_'"
-    elif not 1 <= volume.replicas <= MOST_REPLICAS:
-        wrong = f"replicas is {volume.replicas}; it may be 1 to {MOST_REPLICAS}"
+    elif not 1 <= volume.replicas <= MAX_REPLICAS:
+        wrong = f"replicas is {volume.replicas}; it may be 1 to {MAX_REPLICAS}"
     elif not 1 <= volume.min_in_sync <= volume.replicas:
         wrong = f"min_in_sync is {volume.min_in_sync}; it may be 1 to {volume.replicas}, the number of replicas"
     elif volume.spread not in ("preferred", "required"):

@@ -28,7 +28,7 @@ from headrace.store.record_types import (
     FEATURES_KEY,
     FORMAT_VERSION,
     LEASE_KEY,
-    MOST_REPLICAS,
+    MAX_REPLICAS,
     NOBODY,
     NODE_PREFIX,
     PRODUCER_ID_BITS,
@@ -64,7 +64,7 @@ __all__ = [
     "FEATURES_KEY",
     "FORMAT_VERSION",
     "LEASE_KEY",
-    "MOST_REPLICAS",
+    "MAX_REPLICAS",
     "NOBODY",
     "NODE_PREFIX",
     "PRODUCER_IDS_KEY",
@@ -150,15 +150,15 @@ def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecor
     return record
 
 
-MOST_NODE_ID = 2**31 - 1
+MAX_NODE_ID = 2**31 - 1
 """Highest node id: Kafka's broker ids have 31 bits."""
 
 
 def take_node_id(store: ClusterStore) -> NodeId:
     """Return an id for a new node that was never handed out."""
     node_id = take_id(store, "node")
-    if node_id > MOST_NODE_ID:
-        raise HeadraceError(f"the cluster has handed out all of its {MOST_NODE_ID} node ids")
+    if node_id > MAX_NODE_ID:
+        raise HeadraceError(f"the cluster has handed out all of its {MAX_NODE_ID} node ids")
     return NodeId(node_id)
 
 

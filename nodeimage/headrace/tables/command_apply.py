@@ -27,7 +27,7 @@ from headrace.base.ids import Position
 from headrace.base.levels import Level
 from headrace.tables import snapshots
 from headrace.tables.command_log import CommandLog, Written, next_batch, replay, shortened
-from headrace.tables.deaths import Died
+from headrace.tables.deaths import DeathReport
 from headrace.tables.live_copy import Room
 from headrace.tables.outcomes import CatalogFailed, Outcomes
 from headrace.tables.row_checksums import Mark, Tables
@@ -78,15 +78,15 @@ class Applier:
         schema: Schema,
         on_applied: Callable[[Sequence[AppliedCommand]], None],
         on_replaced: Callable[[Position], None],
-        on_died: Callable[[Died], None],
+        on_dead_records: Callable[[DeathReport], None],
         on_damaged: Callable[[sqlite3.Error], None],
         may: Callable[[int], bool],
         room: Room,
     ) -> None:
         """`on_applied` is called with every applied batch, and `on_replaced` after the tables were replaced, in order;
-        `on_died` before `on_applied`, with the partitionlets that lost records; `on_damaged` with damage that was met
-        while applying. `may`: whether data of a feature level may be written. `room` is checked before a snapshot is
-        installed."""
+        `on_dead_records` before `on_applied`, with the partitionlets that lost records; `on_damaged` with damage that
+        was met while applying. `may`: whether data of a feature level may be written. `room` is checked before a
+        snapshot is installed."""
         self.connection = connection
         """The connection to the tables; used only by the catalog thread while it runs."""
         self.paused = False
@@ -104,7 +104,7 @@ class Applier:
         self._outcomes = outcomes
         self._schema = schema
         self._on_applied = on_applied
-        self._on_died = on_died
+        self._on_dead_records = on_dead_records
         self._on_replaced = on_replaced
         self._room = room
         self._loop = asyncio.get_running_loop()
@@ -385,7 +385,7 @@ class Applier:
         self._outcomes.applied = until if last else batch[-1][0]
         died = self.connection.deaths.take()  # the catalog thread is idle
         if died.pairs:
-            self._on_died(died)
+            self._on_dead_records(died)
         if done:
             self._on_applied(done)
         self._wake_waiters()

@@ -38,7 +38,7 @@ WHERE topic = NEW.topic AND state IN (1, 2) AND partition = NEW.partition AND fi
 _TRIGGERS: Final = (_ON_DELETE, *(_ON_LOG_START.format(event=event) for event in ("INSERT", "UPDATE")))
 
 
-class Died(NamedTuple):
+class DeathReport(NamedTuple):
     """Reports since the last call of `Deaths.take`. `pairs`: container and partitionlet, alternating; `total`: the
     file's count, including these."""
 
@@ -105,10 +105,10 @@ class Deaths:
         """Drop the reports of the transaction; to be called after a ROLLBACK."""
         del self._under_way[:]
 
-    def take(self) -> Died:
+    def take(self) -> DeathReport:
         """Take the committed reports since the last call."""
         reports, self._reports = self._reports, array("q")
-        return Died(reports, self.count)
+        return DeathReport(reports, self.count)
 
     def _died(self, container: int, partitionlet: int) -> None:
         self._under_way.extend((container, partitionlet))

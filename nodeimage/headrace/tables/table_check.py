@@ -20,7 +20,7 @@ from headrace.log.descriptors import put_off_without_descriptors
 from headrace.tables.row_checksums import COLUMNS, KEYS, LATER, is_summed, row_sum, totals_in
 from headrace.tables.sqlite_errors import TablesDamaged, is_damage
 
-MOST: Final = 10
+MAX_FAULTS: Final = 10
 """Limit of reported faults of one file."""
 SMALL_BYTES: Final = 4 << 20
 """Size up to which a file is checked in a thread, which takes some tenths of a second."""
@@ -59,7 +59,7 @@ def damage_in(path: Path, *, stop: threading.Event | None = None) -> list[str]:
         if stop is not None:
             connection.set_progress_handler(stop.is_set, _STEP)
         connection.execute("BEGIN")
-        found = [f"structure: {line}" for (line,) in connection.execute(f"PRAGMA integrity_check({MOST})")]
+        found = [f"structure: {line}" for (line,) in connection.execute(f"PRAGMA integrity_check({MAX_FAULTS})")]
         if found == ["structure: ok"]:
             found = []
         if is_summed(connection):
@@ -73,7 +73,7 @@ def damage_in(path: Path, *, stop: threading.Event | None = None) -> list[str]:
         return [_damage_from(error)]
     finally:
         connection.close()
-    return found[:MOST]
+    return found[:MAX_FAULTS]
 
 
 def _damage_from(error: sqlite3.Error | UnicodeDecodeError) -> str:
@@ -108,7 +108,7 @@ def _damage_of(connection: sqlite3.Connection, table: str, total: int | None, un
                 continue
             if stored != row_sum(table, row):
                 found.append(f"{table}: the row {row[: KEYS.get(table, 1)]} is not what was written")
-                if len(found) == MOST:
+                if len(found) == MAX_FAULTS:
                     return found
             elif stored is not None and (table != "counters" or row[0] != "applied"):
                 sums += stored

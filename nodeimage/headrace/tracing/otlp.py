@@ -1,7 +1,7 @@
 """Exports spans to a collector by OpenTelemetry's SDK and its OTLP/HTTP exporter. Loaded only if there is an endpoint,
 since it needs `pip install headrace[tracing]`.
 
-A thread of the SDK batches and posts spans, and no other thread ever waits for it. At most `MOST_WAITING` spans wait or
+A thread of the SDK batches and posts spans, and no other thread ever waits for it. At most `MAX_WAITING` spans wait or
 are being posted; further spans are dropped, and so is a batch that the collector does not accept within the timeout.
 Both are counted. A collector that is unreachable, hangs or is slow has no other effect.
 
@@ -33,7 +33,7 @@ from headrace.tracing.spans import ADMIN, Span
 
 log = structlog.get_logger()
 
-MOST_WAITING: Final = 2048
+MAX_WAITING: Final = 2048
 AT_ONCE: Final = 256
 """The most spans in one post."""
 DELAY_S: Final = 2.0
@@ -55,7 +55,7 @@ class OtlpTracer:
         endpoint: str,
         *,
         resource: Mapping[str, str],
-        most_waiting: int = MOST_WAITING,
+        most_waiting: int = MAX_WAITING,
         at_once: int = AT_ONCE,
         delay_s: float = DELAY_S,
     ) -> None:

@@ -13,7 +13,7 @@ from headrace.base.errors import Code, HeadraceError
 
 Value = str | bool | int | float
 
-MOST_TEXT: Final = 512
+MAX_TEXT: Final = 512
 """The most characters of an attribute's value, since clients choose some names freely."""
 ERROR: Final = "error.type"
 """The attribute of every failed span, by OpenTelemetry's own name."""
@@ -56,11 +56,11 @@ class Span:
         return f"{self.kind.name}/{self.detail}" if self.detail else self.kind.name
 
     def told(self) -> dict[str, Value]:
-        """The attributes with a value, cut to `MOST_TEXT` characters, and the error."""
+        """The attributes with a value, cut to `MAX_TEXT` characters, and the error."""
         found: dict[str, Value] = {}
         for name, value in self.attributes.items():
             if value is not None:
-                found[name] = value[:MOST_TEXT] if isinstance(value, str) else value
+                found[name] = value[:MAX_TEXT] if isinstance(value, str) else value
         if self.error:
             found[ERROR] = self.error
         return found

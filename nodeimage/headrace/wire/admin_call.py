@@ -25,7 +25,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 ANYTHING: Final = msgspec.msgpack.Decoder(Any)
 """Decodes any result to plain Python objects."""
-MOST_REQUEST_BYTES: Final = 16 << 20
+MAX_REQUEST_BYTES: Final = 16 << 20
 """The largest admin request. The largest ones contain certificates, or name tens of thousands of partitions."""
 _requests = msgspec.msgpack.Decoder(tuple[str, dict[str, Any]])
 _split_requests = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
@@ -52,8 +52,8 @@ def split_admin_request(body: Buffer) -> tuple[str, msgspec.Raw]:
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[T], body: Buffer) -> T:
-    if len(body) > MOST_REQUEST_BYTES:
-        raise MalformedRequest(f"an admin request of {len(body)} bytes; the limit is {MOST_REQUEST_BYTES}")
+    if len(body) > MAX_REQUEST_BYTES:
+        raise MalformedRequest(f"an admin request of {len(body)} bytes; the limit is {MAX_REQUEST_BYTES}")
     try:
         if not len(body) or body[0]:
             raise MalformedRequest("an admin request starts with a zero byte")

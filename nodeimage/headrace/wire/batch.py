@@ -42,7 +42,7 @@ LAST_ATTRIBUTES_AT: Final = 22
 """Offset in a batch of the attributes' byte that names the codec."""
 _MAX_TIMESTAMP_AT: Final = 35
 RECORD_COUNT_AT: Final = 57
-MOST_EMPTY: Final = 1 << 30
+MAX_EMPTY: Final = 1 << 30
 """The most offsets that one batch without records (`gap_batches`) covers."""
 ABORT_MARKER: Final = 0
 COMMIT_MARKER: Final = 1
@@ -426,8 +426,8 @@ def gap_batches(first: int, last: int) -> list[bytearray]:
     batch is a marker at the batch's last offset. It has no timestamp, so that no look-up by time finds it.
     """
     batches = []
-    for begin in range(first, last + 1, MOST_EMPTY):
-        delta = min(last - begin, MOST_EMPTY - 1)
+    for begin in range(first, last + 1, MAX_EMPTY):
+        delta = min(last - begin, MAX_EMPTY - 1)
         record = bytearray((0, 0))  # attributes, time
         _put_varint(record, delta)
         _put_field(record, _MARKER.pack(0, COMMIT_MARKER))

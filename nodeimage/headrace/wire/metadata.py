@@ -45,9 +45,9 @@ from headrace.wire.primitives import (
 
 VERSIONS: Final = Versions(0, 12)
 """The versions of Metadata that this module reads and writes."""
-FLEXIBLE = 9
+FLEXIBLE: Final = 9
 
-NO_OPERATIONS = -(1 << 31)
+NO_OPERATIONS: Final = -(1 << 31)
 _PARTITION_V7 = struct.Struct(">hiii")
 _PARTITION_V0 = struct.Struct(">hii")
 

@@ -24,10 +24,10 @@ INT64: Final = struct.Struct(">q")
 MAX_ELEMENTS: Final = 1 << 20
 """The most elements in one array of a request: more than a cluster has topics."""
 
-MOST_PARTITIONS: Final = 1 << 17
+MAX_PARTITIONS: Final = 1 << 17
 """The most partitions that one Produce or Fetch request may name: more than a node leads."""
 
-MOST_TAGS: Final = 10_000
+MAX_TAGS: Final = 10_000
 """The most tagged fields at one place of a request; Kafka's limit since 4.4."""
 
 STRING_LIMIT: Final = 32_767
@@ -138,9 +138,9 @@ def read_count(buf: Buffer, pos: int, flexible: bool) -> tuple[int, int]:
 
 
 def bounded(count: int, what: str) -> int:
-    """Returns `count`, a number of `what` in a request; raises `MalformedRequest` if it is above `MOST_PARTITIONS`."""
-    if count > MOST_PARTITIONS:
-        raise MalformedRequest(f"more than {MOST_PARTITIONS} {what}")
+    """Returns `count`, a number of `what` in a request; raises `MalformedRequest` if it is above `MAX_PARTITIONS`."""
+    if count > MAX_PARTITIONS:
+        raise MalformedRequest(f"more than {MAX_PARTITIONS} {what}")
     return count
 
 
@@ -152,8 +152,8 @@ def read_int32s(buf: Buffer, pos: int, flexible: bool) -> tuple[list[int], int]:
 
 def check_tags(count: int) -> None:
     """Raises MalformedRequest for more tagged fields than any message has: each costs time, even if it is empty."""
-    if count > MOST_TAGS:
-        raise MalformedRequest(f"{count} tagged fields; the limit is {MOST_TAGS}")
+    if count > MAX_TAGS:
+        raise MalformedRequest(f"{count} tagged fields; the limit is {MAX_TAGS}")
 
 
 def skip_tags(buf: Buffer, pos: int) -> int:

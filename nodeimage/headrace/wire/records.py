@@ -39,7 +39,7 @@ KEYLESS_TOLD: Final = 100
 ANY_NAMES: Final = 4_000
 """A batch with more records, some of which have header names that are not UTF-8, is checked in another thread, as only
 the parser in Python can read it then, at about 2 us per record."""
-MOST_TIMESTAMP: Final = (1 << 63) - 1
+MAX_TIMESTAMP: Final = (1 << 63) - 1
 
 
 class Checked(NamedTuple):
@@ -136,7 +136,7 @@ def check_records(
                 raise InvalidBatch(f"cannot be read, in a batch of {header.record_count} records: {error}") from error
     records = unpacked_records(header, bytes(whole[BATCH_HEADER_SIZE:]) if raw is None else raw)
     checked = _checked(header, records, CorruptBatch, keys=keys)
-    if checked.max_timestamp > MOST_TIMESTAMP:
+    if checked.max_timestamp > MAX_TIMESTAMP:
         raise InvalidBatch(f"a record's timestamp of {checked.max_timestamp} ms is out of range")
     return checked
 

@@ -73,7 +73,7 @@ async def test_lag_is_told_in_records_and_seconds(new_node: NewNode, monkeypatch
 
 
 async def test_groups_beyond_the_limit_are_counted(new_node: NewNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_metrics, "MOST_GROUPS", 2)
+    monkeypatch.setattr(group_metrics, "MAX_GROUPS", 2)
     monkeypatch.setattr(group_metrics, "AT_ONCE", 2)
     node = await new_node()
     await node.call("create", "t")
@@ -132,7 +132,7 @@ def test_a_group_is_as_late_as_the_oldest_that_is_known(seconds: list[float | No
 
 
 def test_few_partitions_of_a_group_are_kept_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_metrics, "MOST_OF_A_GROUP", 2)
+    monkeypatch.setattr(group_metrics, "MAX_OF_A_GROUP", 2)
     group = GroupLag("g")
     for topic in ("t", "u", "v", "t"):
         group.add(committed_offset(topic, 5), 3, 1.0)

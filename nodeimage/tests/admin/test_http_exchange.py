@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.admin.http_exchange import AT_ONCE, JSON, MOST_HEAD, Answer, HttpExchange, Request, text
+from headrace.admin.http_exchange import AT_ONCE, JSON, MAX_HEAD, Answer, HttpExchange, Request, text
 
 HEAD = b"Host: node-1:8080\r\n\r\n"
 GET = b"GET /livez HTTP/1.1\r\n" + HEAD
@@ -198,9 +198,9 @@ def test_a_header_that_comes_twice_has_all_of_its_values() -> None:
         (b"POST /livez HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n" + HEAD, 501),
         (b"GET /livez HTTP/1.1\r\nExpect: hush\r\n" + HEAD, 417),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
-        (b"GET /" + b"x" * (MOST_HEAD + AT_ONCE) + b" HTTP/1.1\r\n" + HEAD, 431),
-        (b"GET / HTTP/1.1\r\nX: " + b"x" * (MOST_HEAD + AT_ONCE) + b"\r\n" + HEAD, 431),
-        (b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * MOST_HEAD + HEAD, 431),
+        (b"GET /" + b"x" * (MAX_HEAD + AT_ONCE) + b" HTTP/1.1\r\n" + HEAD, 431),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * (MAX_HEAD + AT_ONCE) + b"\r\n" + HEAD, 431),
+        (b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * MAX_HEAD + HEAD, 431),
     ],
 )
 def test_what_is_no_request_is_told_so_and_ends_the_connection(raw: bytes, status: int) -> None:

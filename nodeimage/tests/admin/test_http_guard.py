@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.admin.http_guard import MOST_TOKEN, Refusal, read_token, refusal
+from headrace.admin.http_guard import MAX_TOKEN, Refusal, read_token, refusal
 
 ELSEWHERE, HERE = "10.0.0.7", "127.0.0.1"
 TOKEN = b"open-sesame"
@@ -110,10 +110,10 @@ def test_a_token_is_what_stands_in_the_file(tmp_path: Path) -> None:
         (b"", b""),
         (b" \n", b""),
         (b"open-sesame\n", TOKEN),
-        (b"t" * MOST_TOKEN, b"t" * MOST_TOKEN),
+        (b"t" * MAX_TOKEN, b"t" * MAX_TOKEN),
     ):
         file.write_bytes(content)
         assert read_token(file) == token
-    file.write_bytes(b"t" * (MOST_TOKEN + 1))
+    file.write_bytes(b"t" * (MAX_TOKEN + 1))
     with pytest.raises(ValueError, match="more than 4096 bytes"):
         read_token(file)

@@ -57,7 +57,7 @@ async def test_a_node_that_does_not_coordinate_tells_of_no_group() -> None:
 
 
 async def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_exporter, "MOST_SERIES", 2)
+    monkeypatch.setattr(kafka_exporter, "MAX_SERIES", 2)
     many = topics(*(topic(f"t{number}", partition(1), partition(1)) for number in range(9)))
     assert len([each for each in of_topics(many) if each and each.metric is kafka_exporter.CURRENT]) == 2
     readings = list(of_groups(lambda: Looked(2, (GROUP, GROUP))))

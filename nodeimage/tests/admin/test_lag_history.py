@@ -1,7 +1,7 @@
 import pytest
 
 from headrace.admin import lag_history
-from headrace.admin.lag_history import MOST_NOTES, LagHistory
+from headrace.admin.lag_history import MAX_NOTES, LagHistory
 
 KEY = (b"t", 0)
 
@@ -38,7 +38,7 @@ def test_a_partition_that_was_cut_begins_anew() -> None:
 
 def test_notes_are_bounded_and_reach_far_back() -> None:
     history = noted(*((float(time), 10 * time) for time in range(5_000)))
-    assert len(history._notes[KEY].times) <= MOST_NOTES
+    assert len(history._notes[KEY].times) <= MAX_NOTES
     for offset in (49_000, 40_000, 20_000):
         age = history.age_s(KEY, offset, now=5_000.0)
         assert age is not None
@@ -47,7 +47,7 @@ def test_notes_are_bounded_and_reach_far_back() -> None:
 
 
 def test_partitions_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag_history, "MOST_PARTITIONS", 2)
+    monkeypatch.setattr(lag_history, "MAX_PARTITIONS", 2)
     history = LagHistory()
     for number in range(3):
         history.note((b"t", number), 5, now=1.0)

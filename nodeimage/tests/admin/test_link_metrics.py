@@ -34,7 +34,7 @@ async def test_a_link_is_told_by_its_state_and_figures() -> None:
 
 
 async def test_links_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_metrics, "MOST_LINKS", 1)
+    monkeypatch.setattr(link_metrics, "MAX_LINKS", 1)
     readings = readings_of({"a": link(1.0), "b": link(9.0), "c": link(2.0)})
     await readings.look()
     told = list(readings.readings())

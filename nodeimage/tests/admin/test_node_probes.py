@@ -10,7 +10,7 @@ from headrace.admin.node_probes import NodeProbes
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer
-from headrace.peer.replica_pages import ToldReplicas
+from headrace.peer.replica_pages import ReportedReplicas
 from headrace.peer.reports import NodeLoad, ReplicaState
 
 
@@ -60,18 +60,18 @@ async def test_a_fault_of_ours_is_not_taken_for_a_node_that_is_away() -> None:
 async def test_replicas_come_page_by_page_until_all_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[ProbeAnswer] = []
 
-    def take(told: ToldReplicas, page: ProbeAnswer, *, asked_since: object) -> None:
+    def take(told: ReportedReplicas, page: ProbeAnswer, *, asked_since: object) -> None:
         taken.append(page)
         told.replicas = {each.container: each for each in page.replicas}
         told.since = len(taken)
         told.complete = len(taken) == 3
 
-    monkeypatch.setattr(ToldReplicas, "take", take)
+    monkeypatch.setattr(ReportedReplicas, "take", take)
     found = await probes(Cluster(n1=answer(1, 7, 8))).answers(replicas=True)
     assert [each.container for each in found[NodeId(1)].replicas] == [7, 8]
     assert len(taken) == 3
 
 
 async def test_a_node_that_tells_no_more_and_not_all_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ToldReplicas, "take", lambda *_, **__: None)
+    monkeypatch.setattr(ReportedReplicas, "take", lambda *_, **__: None)
     assert await probes(Cluster(n1=answer(1, 7))).answers(replicas=True) == {}

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base import descriptor_plan as module
-from headrace.base.descriptor_plan import LEAST, descriptor_plan, plan_of_process
+from headrace.base.descriptor_plan import MIN_DESCRIPTORS, descriptor_plan, plan_of_process
 
 
-@given(st.integers(LEAST, 1 << 30), st.integers(1, 1 << 22))
+@given(st.integers(MIN_DESCRIPTORS, 1 << 30), st.integers(1, 1 << 22))
 def test_a_plan_keeps_to_its_limits_whatever_they_are(limit: int, mappings: int) -> None:
     plan = descriptor_plan(limit, mappings=mappings)
     assert 96 <= plan.reserve <= 4096

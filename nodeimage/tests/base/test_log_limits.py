@@ -83,21 +83,21 @@ def test_many_addresses_are_bounded_by_event_and_in_memory(log: Log) -> None:
     for number in range(50_000):
         log.write("connection closed", peer=f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:9")
     assert len(log.lines) == EVENT_BURST
-    assert len(log.limits._causes) == log_limits.MOST_CAUSES
+    assert len(log.limits._causes) == log_limits.MAX_CAUSES
     log.clock.now += EVENT_EVERY_S
     assert log.write("connection closed", peer="192.168.0.1:9")
     assert log.lines[-1]["suppressed_of_all"] == 50_000 - EVENT_BURST
 
 
 def test_what_goes_from_memory_stays_in_the_counts(log: Log) -> None:
-    for number, _ in itertools.product(range(log_limits.MOST_CAUSES + 500), range(CAUSE_BURST + 1)):
+    for number, _ in itertools.product(range(log_limits.MAX_CAUSES + 500), range(CAUSE_BURST + 1)):
         log.write("connection closed", peer=f"10.0.{number >> 8}.{number & 255}:9")
     log.limits.tell(ends=True)
     told = [line for line in log.lines if line["event"] == log_limits.LEFT_OUT]
     written = len(log.lines) - len(told)
     counted = sum(line.get("suppressed", 0) + line.get("suppressed_of_all", 0) for line in log.lines)
-    assert written + counted == (log_limits.MOST_CAUSES + 500) * (CAUSE_BURST + 1)
-    assert len(told) <= log_limits.MOST_TOLD + 1
+    assert written + counted == (log_limits.MAX_CAUSES + 500) * (CAUSE_BURST + 1)
+    assert len(told) <= log_limits.MAX_TOLD + 1
 
 
 def test_lines_that_name_no_cause_are_bounded_by_event(log: Log) -> None:
@@ -112,8 +112,8 @@ def test_lines_that_name_no_cause_are_bounded_by_event(log: Log) -> None:
 def test_events_without_end_share_a_bucket_when_there_are_too_many(log: Log) -> None:
     for number in range(100_000):
         log.write(f"event {number}", peer="10.0.0.9:1")
-    assert len(log.lines) <= log_limits.MOST_EVENTS + EVENT_BURST
-    assert len(log.limits._events) <= log_limits.MOST_EVENTS + 1
+    assert len(log.lines) <= log_limits.MAX_EVENTS + EVENT_BURST
+    assert len(log.limits._events) <= log_limits.MAX_EVENTS + 1
 
 
 def test_what_a_peer_says_of_itself_gives_it_no_more_lines(log: Log) -> None:
@@ -160,7 +160,7 @@ def test_many_floods_that_end_are_summed_up(log: Log) -> None:
         log.write("connection closed", peer=f"10.0.0.{host}:1")
     log.lines.clear()
     log.limits.tell(ends=True)
-    assert len(log.lines) == log_limits.MOST_TOLD + 1
+    assert len(log.lines) == log_limits.MAX_TOLD + 1
     assert sum(line["suppressed"] for line in log.lines) == 15 * 5
 
 

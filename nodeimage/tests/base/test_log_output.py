@@ -12,7 +12,7 @@ import structlog
 
 from headrace.base import log_limits
 from headrace.base.log_limits import CAUSE_BURST, EVENT_BURST, LogLimits
-from headrace.base.log_output import MOST_OF_A_LINE, Lossy, log_to, telling
+from headrace.base.log_output import MAX_OF_A_LINE, Lossy, log_to, telling
 
 
 def test_a_log_on_a_full_disk_loses_lines_and_breaks_nothing() -> None:
@@ -67,7 +67,7 @@ def test_a_line_is_one_line_of_bounded_length_whatever_a_client_calls_itself(out
     (line,) = output.getvalue().splitlines()
     assert "\x1b" not in line
     assert "a\\x0d\\nb\\x1b[2J" in line
-    assert len(line) < MOST_OF_A_LINE + 100
+    assert len(line) < MAX_OF_A_LINE + 100
 
 
 async def test_what_was_left_out_is_told_when_the_process_ends(output: io.StringIO) -> None:

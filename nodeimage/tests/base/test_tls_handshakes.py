@@ -118,8 +118,8 @@ async def test_silent_connections_keep_nobody_out(port: Port, certificates: Cert
 async def test_handshakes_that_do_not_go_on_make_way(
     port: Port, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_handshakes, "MOST", 10)
-    monkeypatch.setattr(tls_handshakes, "LEAST_S", 0.1)
+    monkeypatch.setattr(tls_handshakes, "MAX_IN_PROGRESS", 10)
+    monkeypatch.setattr(tls_handshakes, "MIN_S", 0.1)
     hello = client_hello(trusting(certificates))
     with capture_logs() as logs, ExitStack() as opened:
         for _ in range(35):

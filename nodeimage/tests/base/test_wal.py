@@ -125,7 +125,7 @@ def test_a_reader_that_reads_on_holds_up_writing_for_a_bounded_time_and_less_and
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal, "FIRST_WAIT_MS", 1)
-    monkeypatch.setattr(wal, "MOST_WAIT_MS", 4)
+    monkeypatch.setattr(wal, "MAX_WAIT_MS", 4)
     path = tmp_path / "f.sqlite"
     connection = sqlite3.connect(path, isolation_level=None)
     connection.executescript("PRAGMA journal_mode=WAL; CREATE TABLE t(x)")

@@ -28,7 +28,7 @@ from headrace.catalog.rows import PartitionletRow
 from headrace.catalog.streams import CreateStream, DeleteStream
 from headrace.catalog.tables import SCHEMA, open_tables
 from headrace.catalog.topics import CreateTopics, DeleteTopics, NewTopic
-from headrace.tables.deaths import UNKNOWN, Died
+from headrace.tables.deaths import UNKNOWN, DeathReport
 from headrace.tables.transactions import apply_all
 from kit.catalog import MemoryLog, Tables
 
@@ -156,12 +156,16 @@ async def test_what_died_before_anybody_asked_to_hear_of_it_is_kept(tmp_path: Pa
     (made,) = await catalog.submit(CreateTopics([NewTopic("/s", "t", T, 1, {}, [ContainerId(5)], [Epoch(1)])], NOW))
     (row,) = made.partitionlets
     await catalog.submit(SetLogStart([LogStart(T, 0, Offset(10))]))
-    assert (catalog.deaths_at_open, list(catalog.died_at_open.pairs), catalog.died_at_open.total) == (0, [5, row.id], 1)
-    heard: list[Died] = []
-    catalog.on_died(heard.append)
+    assert (catalog.deaths_at_open, list(catalog.death_report_at_open.pairs), catalog.death_report_at_open.total) == (
+        0,
+        [5, row.id],
+        1,
+    )
+    heard: list[DeathReport] = []
+    catalog.on_dead_records(heard.append)
     await catalog.submit(SetLogStart([LogStart(T, 0, Offset(20))]))
     assert heard == [(array("q", [5, row.id]), 2)]
-    assert catalog.died_at_open.total == 1
+    assert catalog.death_report_at_open.total == 1
     assert catalog.deaths == 2
     await catalog.close()
 

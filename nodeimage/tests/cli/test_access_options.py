@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.cli.access_options import expressions, items, told_apart
+from headrace.cli.access_options import expressions, items, split_warnings
 
 
 def test_what_is_given_is_an_expression_the_empty_one_too() -> None:
@@ -16,12 +16,12 @@ def test_what_is_given_is_an_expression_the_empty_one_too() -> None:
 
 
 def test_warnings_and_nodes_that_are_late_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    left = told_apart({"user": "a", "warnings": ["the cluster has no user b"], "not_applied": [2, 3]})
+    left = split_warnings({"user": "a", "warnings": ["the cluster has no user b"], "not_applied": [2, 3]})
     assert left == {"user": "a"}
     first, second = capsys.readouterr().err.splitlines()
     assert first == "warning: the cluster has no user b"
     assert "the change stands, and nodes 2, 3 have not said" in second
-    told_apart({"not_applied": [2]})
+    split_warnings({"not_applied": [2]})
     assert "node 2 has not said" in capsys.readouterr().err
-    told_apart({"not_applied": [], "warnings": []})
+    split_warnings({"not_applied": [], "warnings": []})
     assert capsys.readouterr().err == ""

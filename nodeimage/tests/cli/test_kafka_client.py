@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.cli import kafka_client
 from headrace.cli.kafka_client import (
-    MOST_MESSAGE_BYTES,
+    MAX_MESSAGE_BYTES,
     KafkaClientError,
     RefusedByPolicy,
     client_config,
@@ -56,7 +56,7 @@ def test_what_a_command_sets_goes_over_what_all_have() -> None:
     target = plain("h:1")
     config = client_config(target, {"client.id": "mine"})
     assert (config["bootstrap.servers"], config["client.id"]) == ("h:1", "mine")
-    assert producer_config(target, {})["message.max.bytes"] == MOST_MESSAGE_BYTES
+    assert producer_config(target, {})["message.max.bytes"] == MAX_MESSAGE_BYTES
     assert producer_config(target, {"message.max.bytes": 5})["message.max.bytes"] == 5
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.base.errors import HeadraceError
 from headrace.base.properties import parse_properties
-from headrace.cli.links import link_fields, split_source, told_link, told_move
+from headrace.cli.links import link_fields, link_row, move_row, split_source
 
 
 def test_a_source_is_addresses_and_a_path() -> None:
@@ -48,11 +48,11 @@ def test_a_line_that_is_no_property_is_not_told() -> None:
 
 
 def test_what_was_not_replicated_may_be_unknown() -> None:
-    assert told_move({"topic": "t", "moved": True, "not_replicated": None})["not_replicated"] == "unknown"
-    assert told_move({"topic": "t", "moved": True, "not_replicated": 0})["not_replicated"] == 0
-    assert told_move({"topic": "t", "moved": False, "not_replicated": None})["not_replicated"] is None
+    assert move_row({"topic": "t", "moved": True, "not_replicated": None})["not_replicated"] == "unknown"
+    assert move_row({"topic": "t", "moved": True, "not_replicated": 0})["not_replicated"] == 0
+    assert move_row({"topic": "t", "moved": False, "not_replicated": None})["not_replicated"] is None
 
 
 def test_a_lag_is_shown_with_its_unit() -> None:
-    shown = told_link({"name": "l", "lag_seconds": 1.25, "throttle": 0, "last_error_ms": None})
+    shown = link_row({"name": "l", "lag_seconds": 1.25, "throttle": 0, "last_error_ms": None})
     assert shown == {"name": "l", "lag_time": "1.2 s", "throttle_bytes": None, "last_error_at_ms": None}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from headrace.kafka.sasl_gate import MOST_BYTES
+from headrace.kafka.sasl_gate import MAX_BYTES
 from headrace.wire.api_keys import ApiKey
 from kit.certificates import Certificates
 from kit.own_ports import HOST, own_port
@@ -22,8 +22,8 @@ from kit.patience import PATIENCE
 
 PASSWORD = "a password of some length"
 STRANGERS = 400
-MOST_GROWTH = 64 << 20
-HALF = struct.pack(">ih", MOST_BYTES, ApiKey.SASL_AUTHENTICATE) + bytes(MOST_BYTES - 100)
+MAX_GROWTH = 64 << 20
+HALF = struct.pack(">ih", MAX_BYTES, ApiKey.SASL_AUTHENTICATE) + bytes(MAX_BYTES - 100)
 """The longest message that is read before authentication, but for its end."""
 
 
@@ -99,5 +99,5 @@ def test_strangers_cost_little_and_others_get_in(secure: tuple[Any, int], certif
         for _ in range(8):
             sends()
             most = max(most, cluster.resident_bytes())
-    assert most - before < MOST_GROWTH
+    assert most - before < MAX_GROWTH
     assert cluster.log().count("connections ended before authentication") < 10, "once a minute for each reason"

@@ -10,7 +10,7 @@ from kit.cluster_nodes import MakeCluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CUTS = 3
-MOST_CUTS = 10
+MAX_CUTS = 10
 """Until one has taken something."""
 BETWEEN_S = 1.0
 
@@ -20,7 +20,7 @@ def test_a_power_cut_of_all_nodes_takes_nothing_that_was_acknowledged(make_clust
     load = Load(three)
     load.forgive_coordinators_lost_twice()
     gone: list[int] = []
-    while len(gone) < CUTS or (not any(gone) and len(gone) < MOST_CUTS):
+    while len(gone) < CUTS or (not any(gone) and len(gone) < MAX_CUTS):
         load.write_on_for(BETWEEN_S)
         gone.append(three.cut_power())
         three.start()

@@ -34,7 +34,7 @@ def test_what_lies_below_the_first_command_is_not_in_memory() -> None:
 
 
 def test_the_oldest_commands_leave_when_there_are_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_tail, "MOST_BYTES", 4)
+    monkeypatch.setattr(command_tail, "MAX_BYTES", 4)
     held = tail(10, 20, 30)
     assert read(held, 10, 100) == [20, 30]
     assert read(held, 0, 100) is None, "one of these has left"

@@ -13,7 +13,7 @@ from headrace.base.ids import Epoch
 from headrace.container import follower_feed
 from headrace.container.follower_feed import Piece, Recent
 from headrace.log import frame_reading
-from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.log.frames import MAX_PAYLOAD_BYTES
 from headrace.log.regroup import rewrite
 from headrace.peer.messages import Acked, Frames, Message
 from kit.replaced_methods import replace_method
@@ -37,7 +37,7 @@ async def test_the_longest_frame_reaches_all_replicas(three: Several) -> None:
     """A longer frame could be sent to no follower, so it must not be appended."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
-    for payload in (bytes(MOST_PAYLOAD_BYTES), b"next"):
+    for payload in (bytes(MAX_PAYLOAD_BYTES), b"next"):
         await asyncio.wait_for(container.append_command(payload), 100)
     await three.same(container_id, [0, 1, 2], end=container.end)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.ids import Epoch, Position
-from headrace.container.history import MOST_ENTRIES, begin_epoch, clip, last_epoch, match_point
+from headrace.container.history import MAX_ENTRIES, begin_epoch, clip, last_epoch, match_point
 
 
 def test_logs_of_the_same_epochs_match_up_to_the_shorter_end() -> None:
@@ -31,7 +31,7 @@ def test_positions_below_a_trimmed_start_count_as_equal() -> None:
 def test_of_who_was_away_for_all_epochs_that_are_known_nothing_counts_as_equal() -> None:
     """It may have been a leader whose last frames were never committed, in epochs that are no longer known here."""
     whole = [(1, 0), *((epoch, 10 * epoch) for epoch in range(10, 2_000))]
-    trimmed = whole[-MOST_ENTRIES:]
+    trimmed = whole[-MAX_ENTRIES:]
     away = [(1, 0), (9, 95)]
     assert match_point(whole, 20_000, away, 150) == 95
     assert match_point(trimmed, 20_000, away, 150) == 0

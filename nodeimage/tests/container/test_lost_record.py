@@ -5,7 +5,7 @@ import uuid
 from msgspec import structs
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
-from headrace.container.lost_record import FoundReplica, ahead, recovered_record, unheard
+from headrace.container.lost_record import FoundReplica, ahead, missing_nodes, recovered_record
 from headrace.store.container_records import descends_from, stamped
 from headrace.store.lineage import is_given_up
 from headrace.store.records import ContainerRecord
@@ -78,8 +78,8 @@ def test_where_neither_line_has_committed_anything_the_one_with_most_copies_is_k
 def test_nodes_that_were_in_sync_by_the_newest_record_and_are_not_found_are_named() -> None:
     handed_over = changed(MADE, leader=3, epoch=2, in_sync=(2, 3))
     replicas = [found(1, MADE, last_epoch=1, end=1000), found(3, handed_over, last_epoch=2, end=900)]
-    assert unheard(replicas) == {2}
-    assert unheard(replicas[:1]) == {2, 3}
+    assert missing_nodes(replicas) == {2}
+    assert missing_nodes(replicas[:1]) == {2, 3}
 
 
 def test_with_nobody_who_knows_better_the_latest_epoch_is_ahead() -> None:

@@ -11,7 +11,7 @@ from msgspec import structs
 from headrace.base.errors import MalformedRequest
 from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.container.leader_state import Vouch
-from headrace.container.pair_roster import MOST_TOLD, FollowersRoster, LeadersRoster
+from headrace.container.pair_roster import MAX_TOLD, FollowersRoster, LeadersRoster
 from headrace.peer.messages import PairAnswer, Resting
 
 
@@ -169,11 +169,11 @@ def test_leaders_are_told_of_a_node_that_is_silent() -> None:
 
 def test_many_are_told_of_a_part_at_a_time() -> None:
     pair = Pair()
-    for container in range(MOST_TOLD + 10):
+    for container in range(MAX_TOLD + 10):
         pair.fed[ContainerId(container)] = Fed()
         pair.add(Follower(), container)
     pair.beat()
-    assert sum(fed.vouch is not None for fed in pair.fed.values()) == MOST_TOLD
+    assert sum(fed.vouch is not None for fed in pair.fed.values()) == MAX_TOLD
     pair.beat()
     assert all(fed.vouch is not None for fed in pair.fed.values())
 

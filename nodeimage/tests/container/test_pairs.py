@@ -233,9 +233,9 @@ async def test_hundreds_of_followers_that_lost_their_leader_knock_a_few_at_a_tim
     first, *others = [asyncio.ensure_future(each) for each in asked]
     with pytest.raises(PeerUnreachable):
         await first
-    assert (most, tried) == (pairs.MOST_OPENING, pairs.MOST_OPENING)
+    assert (most, tried) == (pairs.MAX_OPENING, pairs.MAX_OPENING)
     for each in others[:150]:
         each.cancel()  # another leads
     told = await asyncio.gather(*others, return_exceptions=True)
     assert all(isinstance(each, PeerUnreachable) for each in told[150:])
-    assert most == pairs.MOST_OPENING
+    assert most == pairs.MAX_OPENING

@@ -23,7 +23,7 @@ from headrace.log.writing import DirectWrite
 from kit.log_writes import LogWrites, Threads
 from kit.several_replicas import Several, Unheard, handed_to, until
 
-OPTIONS = LogOptions(chunk_bytes=1 << 20, checkpoint_bytes=8 << 10, beside_s=0.0, mark_s=3600.0)
+OPTIONS = LogOptions(chunk_bytes=1 << 20, checkpoint_bytes=8 << 10, parallel_write_after_s=0.0, mark_s=3600.0)
 
 
 class PlentyOfRoom:
@@ -209,7 +209,7 @@ async def test_what_takes_more_than_a_write_waits_and_nothing_goes_beside_it(new
 
 async def test_a_new_chunk_waits_for_both_writes_to_the_one_before(new_led: Callable[..., Led]) -> None:
     """Only the newest chunk may have a torn tail."""
-    led = new_led(LogOptions(chunk_bytes=4096, open_file_bytes=4096, beside_s=0.0, mark_s=3600.0))
+    led = new_led(LogOptions(chunk_bytes=4096, open_file_bytes=4096, parallel_write_after_s=0.0, mark_s=3600.0))
     await led.first()
     for payload in (b"one", b"two"):
         await led.append(payload)
@@ -232,7 +232,7 @@ async def test_a_new_chunk_waits_for_both_writes_to_the_one_before(new_led: Call
 
 
 async def test_on_a_fast_disk_what_comes_meanwhile_goes_together(new_led: Callable[..., Led]) -> None:
-    led = new_led(LogOptions(chunk_bytes=1 << 20, beside_s=3600.0, mark_s=3600.0))
+    led = new_led(LogOptions(chunk_bytes=1 << 20, parallel_write_after_s=3600.0, mark_s=3600.0))
     done = await led.append(b"0")
     led.pool.end_job()
     await done
@@ -247,7 +247,7 @@ async def test_on_a_fast_disk_what_comes_meanwhile_goes_together(new_led: Callab
 
 
 async def test_what_waits_long_enough_begins_though_nothing_more_comes(new_led: Callable[..., Led]) -> None:
-    led = new_led(LogOptions(chunk_bytes=1 << 20, beside_s=0.05, mark_s=3600.0))
+    led = new_led(LogOptions(chunk_bytes=1 << 20, parallel_write_after_s=0.05, mark_s=3600.0))
     done = await led.append(b"0")
     led.pool.end_job()
     await done
@@ -262,7 +262,7 @@ async def test_what_waits_long_enough_begins_though_nothing_more_comes(new_led: 
 
 async def test_page_caches_take_one_write_at_a_time(new_led: Callable[..., Led]) -> None:
     """`durability: memory`: there is nothing to wait for."""
-    led = new_led(LogOptions(chunk_bytes=1 << 20, beside_s=0.0, fsync=False))
+    led = new_led(LogOptions(chunk_bytes=1 << 20, parallel_write_after_s=0.0, fsync=False))
     await led.append(b"0")
     led.pool.end_job()
     for payload in (b"one", b"two"):

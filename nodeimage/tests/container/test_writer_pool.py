@@ -309,7 +309,7 @@ async def test_two_writes_reach_the_disk_in_either_order_and_count_in_theirs(
     assert await log.write() is None
     disorder, both = Disorder(monkeypatch, chance), 0
     for _ in range(60):
-        log.log.take_beside(log.log.open_beside())
+        log.log.use_second_file(log.log.open_second_file())
         before, synced, singles = len(log.errors), log.log.synced, 0
         while singles < 2 and (not singles or log.writer.takes_another):
             for _ in range(chance.randint(1, 3)):

@@ -183,14 +183,14 @@ def test_a_container_whose_followers_are_down_is_at_rest_until_its_own_node_dies
         world.container(number, (first, first % 6 + 1, (first + 1) % 6 + 1), state="open" if number < 8 else "closed")
     kept = Kept()
     kept.follow(world)
-    assert set(kept.observed(world).astir()) == {1}
+    assert set(kept.observed(world).active_containers()) == {1}
     world.silent(4)
     led = {key for key, record in world.containers.items() if record.leader == 4}
     kept.follow(world)
-    assert set(kept.observed(world).astir()) == {1} | led
+    assert set(kept.observed(world).active_containers()) == {1} | led
     world.apply(world.plan())
     kept.follow(world)
-    assert set(kept.observed(world).astir()) == {1}, "their replicas on node 4 may yet come back"
+    assert set(kept.observed(world).active_containers()) == {1}, "their replicas on node 4 may yet come back"
 
 
 def test_a_node_that_has_told_of_half_its_replicas_is_not_taken_to_lack_the_others(three: World) -> None:

@@ -139,7 +139,7 @@ def test_one_that_another_overtakes_ends_there_and_so_do_those_of_a_controller_t
 
 
 def test_those_under_way_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_changes, "MOST", 2)
+    monkeypatch.setattr(leader_changes, "MAX_APPOINTED", 2)
     for number in (6, 7, 8, 9):
         world.changes.appointed(change(number), FORMER)
     world.changes.forget()

@@ -12,7 +12,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.control.prober import Prober
 from headrace.peer.messages import ProbeAnswer
-from headrace.peer.replica_pages import ReplicaTeller
+from headrace.peer.replica_pages import ReplicaReporter
 from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.peer.session import PeerUnreachable
 from headrace.store.records import NodeRecord
@@ -92,7 +92,7 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 async def test_a_node_lives_with_its_first_page_and_is_known_with_its_last() -> None:
-    teller = ReplicaTeller(page_bytes=1000)
+    teller = ReplicaReporter(page_bytes=1000)
     for number in range(1, 21):
         teller.note(ContainerId(number), state(number))
     peers = Answers(lambda asked: teller.answer(asked, ALIVE))

@@ -18,7 +18,7 @@ from headrace.wire.batch import (
     stamp_append_time,
 )
 
-MOST_PER_INPUT = 100_000
+MAX_PER_INPUT = 100_000
 """Records looked at: an input may claim two thousand million empty ones."""
 
 
@@ -63,7 +63,7 @@ def run(data: bytes) -> None:
         assert read_batch(whole, from_client=False).max_timestamp == 123
     try:
         for number, _record in enumerate(iter_records(batch)):
-            if number >= MOST_PER_INPUT:
+            if number >= MAX_PER_INPUT:
                 return
         find_by_time(batch, header.max_timestamp if header is not None else 1_000)
         find_max_time(batch)

@@ -90,7 +90,7 @@ def setup(folder: Path) -> None:
 
     node = loop.run_until_complete(start())
     sasl_gate.FAILED_S = 0.0  # type: ignore[misc]  # an input that fails is one of thousands
-    exchange.LEAST_INTERVAL_MS = 0  # type: ignore[misc]
+    exchange.MIN_INTERVAL_MS = 0  # type: ignore[misc]
     credentials = MemoryCredentials()
     credentials.add("fuzz", "SCRAM-SHA-256")
     mechanisms = ("SCRAM-SHA-256", "PLAIN")

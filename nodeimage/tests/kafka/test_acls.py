@@ -22,7 +22,7 @@ from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import AccessRow
 from headrace.catalog.streams import CreateStream
 from headrace.catalog.topics import CreateTopics, NewTopic
-from headrace.kafka.acls import MOST_CREATIONS, MOST_FILTERS
+from headrace.kafka.acls import MAX_CREATIONS, MAX_FILTERS
 from headrace.security.access_rules import Kind, Permission
 from headrace.wire.api_keys import ApiKey
 from kit.secured_node import ROOT, SecuredNode
@@ -260,9 +260,9 @@ async def test_an_edit_by_another_node_meanwhile_is_kept(plant: SecuredNode, mon
 
 
 async def test_requests_have_bounds(plant: SecuredNode) -> None:
-    found = await create(plant, *([row()] * (MOST_CREATIONS + 1)))
+    found = await create(plant, *([row()] * (MAX_CREATIONS + 1)))
     assert {code for code, _ in found} == {Code.INVALID_REQUEST}
-    answer = await plant.ask(ROOT, ApiKey.DELETE_ACLS, 3, {"filters": [of()] * (MOST_FILTERS + 1)})
+    answer = await plant.ask(ROOT, ApiKey.DELETE_ACLS, 3, {"filters": [of()] * (MAX_FILTERS + 1)})
     assert {each.error_code for each in answer.filter_results} == {Code.INVALID_REQUEST}
     answer = await plant.ask(ROOT, ApiKey.DESCRIBE_ACLS, 3, of(resource_type_filter=0))
     assert answer.error_code == Code.INVALID_REQUEST

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.kafka.answer_budget import COUNTED_S, LEAST_BYTES, SHARED_BYTES, AnswerBudget
+from headrace.kafka.answer_budget import COUNTED_S, MIN_BYTES, SHARED_BYTES, AnswerBudget
 
 
 def test_clients_that_are_behind_share_what_there_is_down_to_a_least() -> None:
@@ -16,7 +16,7 @@ def test_clients_that_are_behind_share_what_there_is_down_to_a_least() -> None:
     assert budget.bytes() == SHARED_BYTES // 2
     connections += [SimpleNamespace(is_behind=True)] * 10_000
     now = 2 * COUNTED_S
-    assert budget.bytes() == LEAST_BYTES
+    assert budget.bytes() == MIN_BYTES
 
 
 def test_a_count_holds_for_a_moment() -> None:

@@ -9,10 +9,10 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Position
 from headrace.kafka import back_pressure
-from headrace.kafka.back_pressure import MOST_PENDING_BYTES, PENDING_LOOK_BYTES, BackPressure
+from headrace.kafka.back_pressure import MAX_PENDING_BYTES, PENDING_LOOK_BYTES, BackPressure
 from headrace.kafka.counters import Counters
 
-HALF = MOST_PENDING_BYTES // 2
+HALF = MAX_PENDING_BYTES // 2
 
 
 def container(pending: int) -> Any:

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from headrace.base.errors import Code, HeadraceError
 from headrace.kafka_client.blocking_client import BrokerConnection
-from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.log.frames import MAX_PAYLOAD_BYTES
 from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, iter_records, read_batch
@@ -208,12 +208,10 @@ def test_a_largest_time_that_is_told_wrongly_is_put_right(client: Client, topic:
 
 def test_no_batch_is_longer_than_what_can_be_replicated(client: Client, topic: str) -> None:
     """The limit holds whatever the topic's own limit; a batch with a token has no topic limit."""
-    room = (
-        MOST_PAYLOAD_BYTES - len(batch(bytes(64 * MIB), producer_id=-2, producer_epoch=0, base_sequence=0)) + 64 * MIB
-    )
+    room = MAX_PAYLOAD_BYTES - len(batch(bytes(64 * MIB), producer_id=-2, producer_epoch=0, base_sequence=0)) + 64 * MIB
     for value, code in ((room + 1, Code.MESSAGE_TOO_LARGE), (room, Code.NONE)):
         longest = batch(bytes(value), producer_id=-2, producer_epoch=0, base_sequence=0)
-        assert len(longest) == MOST_PAYLOAD_BYTES + value - room
+        assert len(longest) == MAX_PAYLOAD_BYTES + value - room
         assert client.send(topic, bytes(longest)).error == code
     assert client.send(topic, bytes(batch(b"next"))).base_offset == 1
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code
-from headrace.kafka.client_quotas import MOST_ENTRIES
+from headrace.kafka.client_quotas import MAX_ENTRIES
 from headrace.security.client_quotas import Key
 from headrace.wire.api_keys import ApiKey
 from kit.secured_node import ROOT, SecuredNode
@@ -153,7 +153,7 @@ async def test_administrators_alone_see_and_set_them_and_the_audit_hears(secured
     assert (answer.error_code, answer.entries) == (Code.CLUSTER_AUTHORIZATION_FAILED, None)
     found = await alter(secured, entry(ALICE, producer_byte_rate=1e9), user="alice")
     assert [code for code, _ in found] == [Code.CLUSTER_AUTHORIZATION_FAILED]
-    found = await alter(secured, *[entry(ALICE, producer_byte_rate=1.0)] * (MOST_ENTRIES + 1))
+    found = await alter(secured, *[entry(ALICE, producer_byte_rate=1.0)] * (MAX_ENTRIES + 1))
     assert {code for code, _ in found} == {Code.INVALID_REQUEST}
     assert await described(secured) == {}
     await alter(secured, entry(ALICE, producer_byte_rate=1e6, consumer_byte_rate=None))

@@ -16,7 +16,7 @@ import structlog
 from headrace.base.errors import Code
 from headrace.base.log_limits import CAUSE_BURST, LEFT_OUT, LogLimits
 from headrace.kafka import metadata as broker_metadata
-from headrace.kafka.answer_budget import COUNTED_S, LEAST_BYTES, SHARED_BYTES
+from headrace.kafka.answer_budget import COUNTED_S, MIN_BYTES, SHARED_BYTES
 from headrace.kafka.connection import MAX_REQUEST_BYTES, MAX_UNDER_WAY, Connection
 from headrace.kafka.idle_connections import IDLE_S
 from headrace.node.parts import NodeParts
@@ -327,7 +327,7 @@ async def test_the_more_clients_are_behind_the_less_each_is_answered(broker: Nod
             broker.connections.answer_budget._counted_at -= 2 * COUNTED_S
             assert broker.connections.answer_budget.bytes() == SHARED_BYTES // 8
     broker.connections.answer_budget._counted_at -= 2 * COUNTED_S
-    assert broker.connections.answer_budget.bytes() == LEAST_BYTES
+    assert broker.connections.answer_budget.bytes() == MIN_BYTES
 
 
 async def test_a_request_behind_a_fetch_that_reads_from_disk_starts_alone(

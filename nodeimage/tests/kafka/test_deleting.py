@@ -45,8 +45,8 @@ async def test_the_rows_of_a_deleted_stream_go_by_themselves(broker: NodeParts) 
     await at_level_1(broker)
     await make(broker, "/many", 2 * AT_ONCE)
     died: list[None] = []
-    bytes_died = broker.maintenance.bytes_died
-    broker.maintenance.bytes_died = lambda: (died.append(None), bytes_died())[1]  # type: ignore[method-assign]
+    records_freed = broker.maintenance.records_freed
+    broker.maintenance.records_freed = lambda: (died.append(None), records_freed())[1]  # type: ignore[method-assign]
     await broker.catalog.submit(DeleteStream("/many", NOW, force=True))
     assert await broker.catalog.query(lambda reader: reader.is_forgetting())
     assert await broker.catalog.query(lambda reader: reader.streams.at("/many")) is None

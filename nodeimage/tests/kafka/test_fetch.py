@@ -14,8 +14,8 @@ from headrace.base.ids import Millis
 from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.kafka import fetch
 from headrace.kafka.connection import Connection
-from headrace.kafka.fetch_sessions import Interest
-from headrace.kafka.reading_pace import LARGE_BYTES, MOST_HELD_S, ReadingPace
+from headrace.kafka.fetch_sessions import WatchedPartition
+from headrace.kafka.reading_pace import LARGE_BYTES, MAX_HELD_S, ReadingPace
 from headrace.node.parts import NodeParts
 from headrace.partitions.topics import Topic
 from headrace.security.access_rules import Kind, Permission
@@ -157,11 +157,11 @@ async def test_a_client_that_leaves_before_its_read_from_disk_begins_leaves_noth
     assert not len(broker.fetch_sessions)
 
 
-@pytest.mark.parametrize("most_counted", [0, fetch.MOST_COUNTED], ids=["beside the loop", "on the loop"])
+@pytest.mark.parametrize("most_counted", [0, fetch.MAX_COUNTED], ids=["beside the loop", "on the loop"])
 async def test_records_are_counted_that_are_read_from_disk(
     broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch, most_counted: int
 ) -> None:
-    monkeypatch.setattr(fetch, "MOST_COUNTED", most_counted)
+    monkeypatch.setattr(fetch, "MAX_COUNTED", most_counted)
     (topic,) = await broker.topics.resolve(["cold"], create=True)
     assert isinstance(topic, Topic)
     for count in (3, 1, 2):
@@ -233,7 +233,7 @@ async def test_a_fetch_of_very_many_partitions_lets_others_have_their_turn(broke
 async def test_one_answer_has_records_of_so_many_partitions_and_the_next_of_others(
     broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "MOST_SERVED", 2)
+    monkeypatch.setattr(fetch, "MAX_SERVED", 2)
     names = [f"t-{number}" for number in range(5)]
     await broker.topics.resolve(names, create=True)
     for name in names:
@@ -252,7 +252,7 @@ async def test_one_answer_has_records_of_so_many_partitions_and_the_next_of_othe
 async def test_a_fetch_that_may_wait_for_weeks_is_answered_within_minutes(
     broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "MOST_WAIT_MS", 20)
+    monkeypatch.setattr(fetch, "MAX_WAIT_MS", 20)
     await broker.topics.resolve(["quiet"], create=True)
     await append("quiet", b"a")
     answered = await ask(broker, Connection(broker.dispatcher), (0, 0), {"quiet": 1}, wait_ms=2**31 - 1).response()
@@ -455,7 +455,7 @@ async def test_a_request_that_is_held_up_is_answered_in_time_though_there_is_som
     assert not held.future.done(), "what is committed meanwhile does not answer it"
     response = await held.response()
     assert len(response.topics[0].partitions[0].records) > 0
-    assert broker.runtime.loop.time() - began >= MOST_HELD_S
+    assert broker.runtime.loop.time() - began >= MAX_HELD_S
     held = ask(broker, connection, (response.session_id, 1), {"t": 2}, wait_ms=1)
     assert (await held.response()).topics == [], "it waits for no longer than it may"
 
@@ -474,12 +474,12 @@ async def test_a_request_that_was_held_up_waits_for_records_like_any_other(
     monkeypatch.setattr(broker.runtime.deadlines, "after", noted)
     held = ask(broker, connection, (0, -1), {"t": 1}, wait_ms=600_000)
     (watcher,) = topic.partitions[0].watchers or ()
-    assert isinstance(watcher, Interest)
+    assert isinstance(watcher, WatchedPartition)
     await until(lambda: watcher.session._wake is not fetch._ignore_wake)
     assert not held.future.done()
     hold_s, rest_s = waits
-    assert 0 < hold_s <= MOST_HELD_S
-    assert hold_s + rest_s == fetch.MOST_WAIT_MS / 1000, "as long as one that is not held up"
+    assert 0 < hold_s <= MAX_HELD_S
+    assert hold_s + rest_s == fetch.MAX_WAIT_MS / 1000, "as long as one that is not held up"
     await append("t", b"b")
     assert (await held.response()).topics[0].partitions[0].records
     assert topic.partitions[0].idle

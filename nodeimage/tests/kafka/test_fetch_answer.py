@@ -7,7 +7,7 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.kafka.fetch_answer import FetchAnswer, record_count, record_count_of_tail
-from headrace.kafka.fetch_sessions import FetchSession, Interest
+from headrace.kafka.fetch_sessions import FetchSession, WatchedPartition
 from headrace.metrics.traffic import Flow
 from headrace.wire.batch import build_batch, stamp
 from headrace.wire.fetch import FetchPartition, FetchResult, decode_response
@@ -20,8 +20,8 @@ def partition(high_watermark: int = 10, log_start: int = 0, **fields: bool) -> A
     return SimpleNamespace(topic_id=b"t", high_watermark=high_watermark, log_start=log_start, **given)
 
 
-def interest(session: FetchSession, number: int = 0, held: Any = None) -> Interest:
-    made = Interest(session=session, key=("t", number), asked=FetchPartition(number, -1, 0, -1, -1, 1000))
+def interest(session: FetchSession, number: int = 0, held: Any = None) -> WatchedPartition:
+    made = WatchedPartition(session=session, key=("t", number), asked=FetchPartition(number, -1, 0, -1, -1, 1000))
     made.partition = held
     session.active[made.key] = made
     return made

@@ -29,7 +29,7 @@ class Slot:
     def failed(self, code: int) -> None:
         self.codes.append(code)
 
-    def no_answer(self) -> None:
+    def complete_without_answer(self) -> None:
         self.done.append("no answer")
 
     def lose(self) -> None:

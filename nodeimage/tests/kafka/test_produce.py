@@ -76,7 +76,7 @@ async def test_a_producer_is_told_what_its_partition_waits_for(
 
     monkeypatch.setattr(partition, "rolling", True)
     monkeypatch.setattr(broker.rolls, "wait_for_roll", never)
-    monkeypatch.setattr(produce, "MOST_WAIT_S", 0.01)
+    monkeypatch.setattr(produce, "MAX_WAIT_S", 0.01)
     batch = build_batch([(int(time.time() * 1000), None, b"x", [])])
     parts = [wire.PartitionRecords("t", 0, memoryview(batch))]
     body = wire.encode_request(9, wire.ProduceRequest(None, -1, 1000, parts))

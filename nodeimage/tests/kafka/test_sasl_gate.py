@@ -18,14 +18,14 @@ from headrace.catalog.names import DEFAULT_STREAM
 from headrace.kafka import unproven_connections
 from headrace.kafka.connection import MAX_REQUEST_BYTES, Connection, Slot
 from headrace.kafka.sasl_gate import (
-    MOST_BYTES,
-    MOST_SHORT_BYTES,
-    MOST_VERSIONS,
+    MAX_BYTES,
+    MAX_SHORT_BYTES,
+    MAX_VERSIONS,
     UNPROVEN_ROOM_BYTES,
     SaslConnection,
     SaslGate,
 )
-from headrace.kafka.unproven_connections import MOST_HELD, UnprovenConnections
+from headrace.kafka.unproven_connections import MAX_HELD, UnprovenConnections
 from headrace.security.principals import NOBODY, Mechanism
 from headrace.security.sasl import exchange as sasl_exchange
 from headrace.security.sasl.exchange import Attempt
@@ -184,7 +184,7 @@ async def port() -> AsyncIterator[Port]:
 @pytest.fixture
 def no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let sessions be renewed at once."""
-    monkeypatch.setattr(sasl_exchange, "LEAST_INTERVAL_MS", 0)
+    monkeypatch.setattr(sasl_exchange, "MIN_INTERVAL_MS", 0)
 
 
 # --- before authentication
@@ -206,14 +206,14 @@ async def test_nothing_else_is_taken_and_its_body_is_not_read(port: Port, key: i
 
 async def test_versions_are_told_a_few_times(port: Port) -> None:
     client = port.connect()
-    for _ in range(MOST_VERSIONS):
+    for _ in range(MAX_VERSIONS):
         client.feed(request(ApiKey.API_VERSIONS, 0))
-    assert len(port.broker.handled) == MOST_VERSIONS
+    assert len(port.broker.handled) == MAX_VERSIONS
     client.feed(request(ApiKey.API_VERSIONS, 0))
     assert client.heard.over
 
 
-@pytest.mark.parametrize("length", [MOST_BYTES + 1, MAX_REQUEST_BYTES, 0, -1, 0x16030100, 0x47455420])
+@pytest.mark.parametrize("length", [MAX_BYTES + 1, MAX_REQUEST_BYTES, 0, -1, 0x16030100, 0x47455420])
 async def test_a_frame_beyond_the_limit_ends_the_connection_by_its_length(port: Port, length: int) -> None:
     client = port.connect()
     client.feed(struct.pack(">i", length))
@@ -223,10 +223,10 @@ async def test_a_frame_beyond_the_limit_ends_the_connection_by_its_length(port: 
 
 async def test_memory_is_taken_as_bytes_come(port: Port) -> None:
     client = port.connect()
-    client.feed(struct.pack(">i", MOST_BYTES) + b"\x00\x24" + b"\x00" * 5_000)
+    client.feed(struct.pack(">i", MAX_BYTES) + b"\x00\x24" + b"\x00" * 5_000)
     assert sum(port.unproven._held.values()) < 32 << 10
     assert client.connection._end <= UNPROVEN_ROOM_BYTES
-    client.feed(b"\x00" * (MOST_BYTES - 5_002))
+    client.feed(b"\x00" * (MAX_BYTES - 5_002))
     assert sum(port.unproven._held.values()) == 0, "the request is whole"
     assert await client.over(), "which is none"
 
@@ -234,11 +234,11 @@ async def test_memory_is_taken_as_bytes_come(port: Port) -> None:
 async def test_those_that_send_much_and_do_not_end_cost_a_bounded_amount(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unproven_connections, "MOST_HELD", 2 * MOST_BYTES)
-    assert MOST_HELD > 2 * MOST_BYTES
+    monkeypatch.setattr(unproven_connections, "MAX_HELD", 2 * MAX_BYTES)
+    assert MAX_HELD > 2 * MAX_BYTES
     clients = [port.connect() for _ in range(9)]
     for each in clients:
-        each.feed(struct.pack(">i", MOST_BYTES) + b"\x00\x24" + b"\x00" * (MOST_BYTES - 3))
+        each.feed(struct.pack(">i", MAX_BYTES) + b"\x00\x24" + b"\x00" * (MAX_BYTES - 3))
     living = [each for each in clients if not each.heard.over]
     assert len(living) == 2
     assert len(port.unproven) == len(port.admission) == len(living)
@@ -247,7 +247,7 @@ async def test_those_that_send_much_and_do_not_end_cost_a_bounded_amount(
 @pytest.mark.parametrize("key", [ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE])
 async def test_short_requests_are_short(port: Port, key: ApiKey) -> None:
     client = port.connect()
-    client.feed(frame(struct.pack(">hh", key, 0) + b"\x00" * MOST_SHORT_BYTES))
+    client.feed(frame(struct.pack(">hh", key, 0) + b"\x00" * MAX_SHORT_BYTES))
     assert client.heard.over
     assert port.broker.handled == []
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 )
 
 from headrace.base.errors import Code
-from headrace.kafka.scram_credentials import MOST_ALTERATIONS
+from headrace.kafka.scram_credentials import MAX_ALTERATIONS
 from headrace.security.sasl.scram_credential import ScramCredential
 from headrace.security.scram_common import salted_password
 from headrace.wire.api_keys import ApiKey
@@ -128,7 +128,7 @@ async def test_administrators_alone_see_and_set_them_even_their_own(secured: Sec
 
 
 async def test_a_request_has_a_bound(secured: SecuredNode) -> None:
-    found = await alter(secured, delete=tuple((f"u{index}", 1) for index in range(MOST_ALTERATIONS + 1)))
+    found = await alter(secured, delete=tuple((f"u{index}", 1) for index in range(MAX_ALTERATIONS + 1)))
     assert {code for code, _ in found.values()} == {Code.INVALID_REQUEST}
 
 

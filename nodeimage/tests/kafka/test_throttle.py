@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer
 from headrace.base.errors import Code
 from headrace.catalog.quotas import AlterQuotas, Quota
 from headrace.kafka.connection import Connection, Slot
-from headrace.kafka.throttle import MOST_FOR_TIME_S, SPAN_S, Throttle
+from headrace.kafka.throttle import MAX_FOR_TIME_S, SPAN_S, Throttle
 from headrace.node.parts import NodeParts
 from headrace.security.client_quotas import Entity, Key, Quotas, QuotaTable, entity_text
 from headrace.security.principals import Mechanism, Principal
@@ -101,7 +101,7 @@ async def test_the_time_of_requests_counts_against_the_next_of_the_client() -> N
     assert asked.throttle_ms == 0
     session.spent_s = 1.0
     limited.throttle.start(busy, session, cast(Any, None), memoryview(b""), asked)
-    assert asked.throttle_ms == MOST_FOR_TIME_S * 1000, "no longer, or a group takes the client for dead"
+    assert asked.throttle_ms == MAX_FOR_TIME_S * 1000, "no longer, or a group takes the client for dead"
     assert session.spent_s < 1.0
 
 
@@ -143,7 +143,7 @@ async def test_only_the_steps_of_an_answer_on_the_loop_count() -> None:
 def test_changes_of_topics_are_refused_to_clients_that_know_it_and_held_up_for_others() -> None:
     limited = Limited((Entity("alice"), Key.MUTATIONS, 1.0))
     session = cast(Any, Session(slots=[slot()]))
-    found = limited.throttle.mutates(session, [10, 5, 1, 1], strict=True)
+    found = limited.throttle.charge_mutations(session, [10, 5, 1, 1], strict=True)
     assert [None if each is None else each.code for each in found] == [
         None,
         None,
@@ -153,11 +153,11 @@ def test_changes_of_topics_are_refused_to_clients_that_know_it_and_held_up_for_o
     assert "controller_mutation_rate is used up: try again in 4 s" in str(found[2])
     assert session.slots[0].throttle_ms == 4000
     limited.now = 4.0
-    assert limited.throttle.mutates(session, [1], strict=True) == [None]
+    assert limited.throttle.charge_mutations(session, [1], strict=True) == [None]
     old = cast(Any, Session(slots=[slot()]))
-    assert limited.throttle.mutates(old, [3, 4], strict=False) == [None, None]
+    assert limited.throttle.charge_mutations(old, [3, 4], strict=False) == [None, None]
     assert old.slots[0].throttle_ms == 8000
-    assert Limited().throttle.mutates(old, [1 << 20], strict=True) == [None]
+    assert Limited().throttle.charge_mutations(old, [1 << 20], strict=True) == [None]
 
 
 def test_connections_wait_their_turn_and_are_closed_when_too_many_wait() -> None:
@@ -271,4 +271,4 @@ def test_what_clients_are_told_to_wait_is_counted_by_quota() -> None:
     session, asked = cast(Any, Session()), slot()
     for _ in range(2):
         limited.throttle.produced(session, asked, 5_000)
-    assert limited.throttle.told_s == {"producer_byte_rate": sum(session.held_s)}
+    assert limited.throttle.throttled_s == {"producer_byte_rate": sum(session.held_s)}

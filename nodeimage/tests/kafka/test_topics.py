@@ -9,7 +9,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.catalog.chains import SetLogStart
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.streams import CreateStream
-from headrace.partitions.lookups import submitted
+from headrace.partitions.lookups import submit_within
 from headrace.wire.api_keys import ApiKey
 from kit.replaced_methods import replace_method
 
@@ -151,7 +151,7 @@ async def test_a_command_that_is_not_committed_in_time_is_a_timeout(broker, monk
     container = broker.containers[broker.maintenance.catalog_id]
     replace_method(monkeypatch, container, "append_command", lambda payload: never)
     with pytest.raises(KafkaError, match="may still happen") as timed_out:
-        await submitted(broker.catalog, SetLogStart(items=[]), timeout_ms=20)
+        await submit_within(broker.catalog, SetLogStart(items=[]), timeout_ms=20)
     assert timed_out.value.code is Code.REQUEST_TIMED_OUT
 
 
@@ -159,6 +159,6 @@ async def test_a_command_over_the_limit_is_refused_before_it_is_written(broker):
     position = broker.catalog.applied
     policy = StreamPolicy(description="x" * (9 << 20))
     with pytest.raises(KafkaError) as refused:
-        await submitted(broker.catalog, CreateStream(path="/big", policy=policy, now=1), timeout_ms=0)
+        await submit_within(broker.catalog, CreateStream(path="/big", policy=policy, now=1), timeout_ms=0)
     assert refused.value.code is Code.POLICY_VIOLATION
     assert broker.catalog.applied == position

@@ -5,7 +5,7 @@ import pytest
 from headrace.base.errors import Code, MalformedRequest
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, read_batch
-from headrace.wire.primitives import MOST_PARTITIONS
+from headrace.wire.primitives import MAX_PARTITIONS
 
 OURS = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0, "group_id": "g"}
 REFUSED = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -64,7 +64,7 @@ async def test_a_partition_is_told_of_once_in_whatever_form_it_is_named(ask, top
 
 
 async def test_more_partitions_than_any_client_names_end_the_connection(ask):
-    many = list(range(MOST_PARTITIONS + 1))
+    many = list(range(MAX_PARTITIONS + 1))
     with pytest.raises(MalformedRequest):
         await ask(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": [{"name": "t", "partition_indexes": many}]})
     fields = {"v3_and_below_topics": [{"name": "t", "partitions": many}]}

@@ -8,14 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.kafka.unproven_connections import (
-    LEAST_S,
     LIMIT_S,
     LOG_EVERY_S,
     MADE_WAY,
-    MOST,
-    MOST_HANDSHAKES,
-    MOST_HELD,
-    MOST_OF_ADDRESS,
+    MAX_CONNECTIONS,
+    MAX_HANDSHAKES,
+    MAX_HELD,
+    MAX_OF_ADDRESS,
+    MIN_S,
     TOO_LATE,
     TOO_MANY,
     TOO_MANY_OF_ADDRESS,
@@ -86,28 +86,28 @@ def fill(unproven: UnprovenConnections, clock: Clock, count: int, *addresses: st
 
 
 def test_one_address_has_so_many_and_others_have_theirs(unproven: UnprovenConnections, clock: Clock) -> None:
-    first, *rest = fill(unproven, clock, MOST_OF_ADDRESS, "10.0.0.1")
+    first, *rest = fill(unproven, clock, MAX_OF_ADDRESS, "10.0.0.1")
     assert not Member(unproven).join(clock), "all of its address have come just now"
     assert Member(unproven, "10.0.0.2").join(clock)
-    clock.forward(LEAST_S)
+    clock.forward(MIN_S)
     assert Member(unproven).join(clock)
     assert first.ended
     assert not any(each.ended for each in rest)
-    assert len(unproven) == MOST_OF_ADDRESS + 1
+    assert len(unproven) == MAX_OF_ADDRESS + 1
 
 
 def test_at_the_limit_the_one_that_waited_longest_makes_way(unproven: UnprovenConnections, clock: Clock) -> None:
-    made = fill(unproven, clock, MOST, "10.0.0.1", "10.0.0.2")
-    clock.forward(LEAST_S)
+    made = fill(unproven, clock, MAX_CONNECTIONS, "10.0.0.1", "10.0.0.2")
+    clock.forward(MIN_S)
     unproven.waits(made[0])  # its client has sent a message
     unproven.works(made[1])
     assert Member(unproven, "10.0.0.3").join(clock)
     assert [number for number, each in enumerate(made) if each.ended] == [2]
-    assert len(unproven) == MOST
+    assert len(unproven) == MAX_CONNECTIONS
 
 
 def test_those_at_work_make_no_way(unproven: UnprovenConnections, clock: Clock) -> None:
-    made = fill(unproven, clock, MOST, "10.0.0.1", "10.0.0.2")
+    made = fill(unproven, clock, MAX_CONNECTIONS, "10.0.0.1", "10.0.0.2")
     for each in made:
         unproven.works(each)
     clock.forward(LIMIT_S / 2)
@@ -119,13 +119,13 @@ def test_those_at_work_make_no_way(unproven: UnprovenConnections, clock: Clock) 
 def test_handshakes_begin_while_there_is_room_for_what_comes_of_them(
     unproven: UnprovenConnections, clock: Clock
 ) -> None:
-    assert unproven.has_room(MOST_HANDSHAKES - 1)
-    assert not unproven.has_room(MOST_HANDSHAKES)
+    assert unproven.has_room(MAX_HANDSHAKES - 1)
+    assert not unproven.has_room(MAX_HANDSHAKES)
     first, *_ = fill(unproven, clock, 10, "10.0.0.1")
-    assert unproven.has_room(MOST_HANDSHAKES - 11)
-    assert not unproven.has_room(MOST_HANDSHAKES - 10)
-    clock.forward(LEAST_S)
-    assert unproven.has_room(MOST_HANDSHAKES - 10), "one made way"
+    assert unproven.has_room(MAX_HANDSHAKES - 11)
+    assert not unproven.has_room(MAX_HANDSHAKES - 10)
+    clock.forward(MIN_S)
+    assert unproven.has_room(MAX_HANDSHAKES - 10), "one made way"
     assert first.ended
 
 
@@ -144,26 +144,26 @@ def test_who_does_not_authenticate_in_time_ends(unproven: UnprovenConnections, c
 def test_beyond_the_memory_for_all_the_largest_ends(unproven: UnprovenConnections, clock: Clock) -> None:
     small, large, other = fill(unproven, clock, 3, "10.0.0.1")
     unproven.hold(small, 1000)
-    unproven.hold(large, MOST_HELD - 1000)
+    unproven.hold(large, MAX_HELD - 1000)
     unproven.hold(other, 1)
     assert [each.ended for each in (small, large, other)] == [False, True, False]
     unproven.hold(other, 0)
-    unproven.hold(large, MOST_HELD * 2)  # it has left already
+    unproven.hold(large, MAX_HELD * 2)  # it has left already
     assert not small.ended
 
 
 def test_what_ends_is_logged_once_a_minute_with_the_count(unproven: UnprovenConnections, clock: Clock) -> None:
-    fill(unproven, clock, MOST_OF_ADDRESS, "10.0.0.1")
+    fill(unproven, clock, MAX_OF_ADDRESS, "10.0.0.1")
     with capture_logs() as logs:
         for _ in range(5):
             Member(unproven).join(clock)
         clock.forward(LOG_EVERY_S)
-        fill(unproven, clock, MOST_OF_ADDRESS, "10.0.0.1")
+        fill(unproven, clock, MAX_OF_ADDRESS, "10.0.0.1")
         Member(unproven).join(clock)
     assert [(each["reason"], each["count"]) for each in logs] == [
         (TOO_MANY_OF_ADDRESS, 1),
         (TOO_LATE, 1),
         (TOO_MANY_OF_ADDRESS, 5),
     ]
-    assert unproven.ended == 6 + MOST_OF_ADDRESS
+    assert unproven.ended == 6 + MAX_OF_ADDRESS
     assert len({TOO_MANY, TOO_MANY_OF_ADDRESS, MADE_WAY, TOO_LATE}) == 4

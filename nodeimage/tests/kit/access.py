@@ -98,7 +98,7 @@ class Slot:
     def lose(self) -> None:
         self.future.set_result(None)
 
-    no_answer = lose
+    complete_without_answer = lose
 
     async def body(self) -> memoryview:
         async with asyncio.timeout(20):

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-MOST_OF_A_KIND = 5
+MAX_OF_A_KIND = 5
 """Lines of one kind in a report; one cause often has thousands of effects."""
 
 
@@ -204,9 +204,9 @@ def _report(found: Mapping[str, list[str]]) -> list[str]:
 
 
 def _told(kind: str, lines: list[str]) -> list[str]:
-    told = [f"{kind}: {line}" for line in lines[:MOST_OF_A_KIND]]
-    if len(lines) > MOST_OF_A_KIND:
-        told.append(f"{kind}: ... and {len(lines) - MOST_OF_A_KIND} more")
+    told = [f"{kind}: {line}" for line in lines[:MAX_OF_A_KIND]]
+    if len(lines) > MAX_OF_A_KIND:
+        told.append(f"{kind}: ... and {len(lines) - MAX_OF_A_KIND} more")
     return told
 
 

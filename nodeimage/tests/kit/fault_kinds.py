@@ -22,8 +22,8 @@ LONGEST_S = 6.0
 FIRST = 3
 """The number of nodes with which a cluster begins, and to which it shrinks."""
 MOST = 5
-MOST_RESTARTS = 4
-MOST_DAMAGED = 3
+MAX_RESTARTS = 4
+MAX_DAMAGED = 3
 """The most damaged chunks of a node at a time."""
 LOST = 0.02
 MOVED_S = 90.0
@@ -92,7 +92,7 @@ class Faults:
     def killed_again_and_again(self) -> Iterator[str]:
         """A node, each time as soon as it serves."""
         node = self._node()
-        count = self._chance.randint(2, MOST_RESTARTS)
+        count = self._chance.randint(2, MAX_RESTARTS)
         for _ in range(count - 1):
             self._cluster.kill(node.number)
             self._again(node)
@@ -237,7 +237,7 @@ class Faults:
         node = self._node()
         self._cluster.kill(node.number)
         full = [path for folder in (node.data / "containers").iterdir() for path in sorted(folder.glob("*.chunk"))[:-1]]
-        count = min(len(full), self._chance.randint(1, MOST_DAMAGED))
+        count = min(len(full), self._chance.randint(1, MAX_DAMAGED))
         chosen = self._chance.sample(sorted(full), count)
         harms = {path: harm for path in chosen if (harm := _damage(path, self._chance))}
         hurt = {int(path.parent.name) for path in harms}

@@ -14,8 +14,8 @@ from headrace.links.pull.effects import (
     FillGap,
     ListTopics,
     Locate,
-    Looked,
     LookUp,
+    LookUpResult,
     Meet,
     Met,
     Poll,
@@ -163,10 +163,10 @@ class Driver:
                 self.state.listed(self.now, page, page[-1].name if len(page) == 2 else None)
             case LookUp(partitions):
                 self.looked_up.update((at, self.homes[at]) for at in partitions)
-                self.state.pulls.looked(
+                self.state.pulls.looked_up(
                     self.now,
                     [
-                        Looked(
+                        LookUpResult(
                             at,
                             at not in self.not_ours,
                             Offset(self.own[at]),
@@ -226,7 +226,9 @@ class Driver:
             case ListTopics():
                 self.state.not_listed(self.now, "away")
             case LookUp(partitions):
-                self.state.pulls.looked(self.now, [Looked(at, True, reason="the catalog is away") for at in partitions])
+                self.state.pulls.looked_up(
+                    self.now, [LookUpResult(at, True, reason="the catalog is away") for at in partitions]
+                )
             case Locate():
                 self.state.pulls.not_located(self.now, "away")
             case Meet(node, partitions):

@@ -24,7 +24,7 @@ SHELL: Final = frozenset("$~|&;<>`")
 NOTHING: Final[Mapping[str, Callable[[], None]]] = MappingProxyType({})
 UNANSWERED: Final = re.compile(r"no answer from the cluster|does not answer|closed by the other side")
 """Output after which a reader tries again: commands do not wait longer on a busy machine."""
-MOST_AGAIN: Final = int(PATIENCE)
+MAX_AGAIN: Final = int(PATIENCE)
 MAY_NOT_COME: Final = re.compile(r"replicas left, \d+ of them primary$")
 """Lines that are printed only while something takes time."""
 SHOWN_HOME: Final = "/home/ada"
@@ -110,7 +110,7 @@ class Session:
         self._data.add(self.data)
         run = self._in_shell if SHELL & set(line) else self._here
         code, printed = run(line)
-        for _ in range(MOST_AGAIN):
+        for _ in range(MAX_AGAIN):
             if not code or not UNANSWERED.search(printed):
                 break
             code, printed = run(line)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
-from headrace.container.lost_record import FoundReplica, heard, recovered_record, told
+from headrace.container.lost_record import FoundReplica, decode_found, encode_found, recovered_record
 from headrace.local.founding import ensure_nodes, opened_store
 from headrace.local.store_recovery import NotRecovered, recover_store
 from headrace.store import records
@@ -42,7 +42,7 @@ def in_sync(recovered: ContainerRecord) -> list[int]:
 def test_another_node_hears_of_replicas_as_it_was_told() -> None:
     known = record(leader=1, epoch=7, in_sync=(1, 2, 3))
     replica = replace(found(1, known, last_epoch=6, end=900), folder=Path("/data/node-0/containers/5"))
-    assert heard(told([replica])) == [replica]
+    assert decode_found(encode_found([replica])) == [replica]
 
 
 def test_the_replica_that_is_ahead_leads_above_all_epochs_that_were_seen() -> None:

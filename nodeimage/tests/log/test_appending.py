@@ -36,14 +36,14 @@ def test_the_open_chunk_is_open_twice_once_it_is_asked_for_and_no_longer_than_it
     writing: Writing,
 ) -> None:
     log = writing.log
-    assert log.open_beside() is None, "there is no chunk"
+    assert log.open_second_file() is None, "there is no chunk"
     writing.append(1)
     writing.sync()
     before = open_files(writing.folder)
-    assert not log.can_write_beside
-    found = log.open_beside()
-    log.take_beside(found)
-    assert log.can_write_beside
+    assert not log.can_write_in_parallel
+    found = log.open_second_file()
+    log.use_second_file(found)
+    assert log.can_write_in_parallel
     writing.append(1)
     job = log.take_job()
     assert job is not None
@@ -58,9 +58,9 @@ def test_the_open_chunk_is_open_twice_once_it_is_asked_for_and_no_longer_than_it
     del own, beside
     assert open_files(writing.folder) == before + 1
     writing.fill_chunks(1)
-    assert not log.can_write_beside
-    log.take_beside(found)
-    assert not log.can_write_beside, "it is another chunk's by now"
+    assert not log.can_write_in_parallel
+    log.use_second_file(found)
+    assert not log.can_write_in_parallel, "it is another chunk's by now"
     writing.append(1)
     job = log.take_job()
     assert job is not None
@@ -68,10 +68,10 @@ def test_the_open_chunk_is_open_twice_once_it_is_asked_for_and_no_longer_than_it
     log.write_job(job)
     log.job_done(job)
     del found
-    log.take_beside(log.open_beside())
+    log.use_second_file(log.open_second_file())
     log.close()
-    assert log.open_beside() is None
-    assert not log.can_write_beside
+    assert log.open_second_file() is None
+    assert not log.can_write_in_parallel
 
 
 def test_another_file_of_the_chunks_name_is_not_taken_for_it(writing: Writing) -> None:
@@ -81,7 +81,7 @@ def test_another_file_of_the_chunks_name_is_not_taken_for_it(writing: Writing) -
     other = path.with_name("other")
     other.write_bytes(path.read_bytes())
     other.rename(path)
-    assert writing.log.open_beside() is None
+    assert writing.log.open_second_file() is None
 
 
 def test_a_first_frame_longer_than_the_recovered_empty_chunk_takes_its_place(writing: Writing) -> None:

@@ -137,7 +137,7 @@ def test_of_two_writes_under_way_a_start_keeps_what_has_no_hole_below_it(
     writes = []
     for row, batches in enumerate(sizes):
         if row:
-            writing.log.take_beside(writing.log.open_beside())
+            writing.log.use_second_file(writing.log.open_second_file())
         for size in batches:
             writing.append(1, size=size)
             ends.append(writing.log.end)
@@ -204,7 +204,7 @@ def test_what_is_lost_below_the_mark_is_no_torn_tail(writing: Writing, harm: str
         with pytest.raises(LostTail, match=f"{5 * FRAME} was synced"):
             ContainerLog.open(writing.folder, writing.options)
     assert before is None or path.read_bytes() == before
-    ContainerLog.forget_mark(writing.folder)
+    ContainerLog.accept_loss(writing.folder)
     kept = 0 if harm == "gone" else 2
     writing.reopen(cleanly=False)
     assert writing.log.end == kept * FRAME

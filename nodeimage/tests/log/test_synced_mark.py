@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.log import synced_mark
-from headrace.log.synced_mark import NAME, SyncedMark, keep_mark, read_mark, remove_mark
+from headrace.log.synced_mark import NAME, SyncedMark, raise_mark, read_mark, remove_mark
 
 
 def test_a_mark_says_what_was_put_last(tmp_path: Path) -> None:
@@ -32,10 +32,10 @@ def test_a_flipped_bit_proves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_mark_that_is_kept_never_falls(tmp_path: Path) -> None:
-    keep_mark(tmp_path, 4096)
-    keep_mark(tmp_path, 100)
+    raise_mark(tmp_path, 4096)
+    raise_mark(tmp_path, 100)
     assert read_mark(tmp_path) == 4096
-    keep_mark(tmp_path, 5000)
+    raise_mark(tmp_path, 5000)
     assert read_mark(tmp_path) == 5000
 
 

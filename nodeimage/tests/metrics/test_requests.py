@@ -4,7 +4,7 @@ import pytest
 
 from headrace.metrics import requests
 from headrace.metrics.histogram import Histogram
-from headrace.metrics.requests import MOST_MEASURED, MOST_WEIGHT, ApiTimes, PhasedTimes, ProduceTimes, Timed, errors_of
+from headrace.metrics.requests import MAX_MEASURED, MAX_WEIGHT, ApiTimes, PhasedTimes, ProduceTimes, Timed, errors_of
 
 
 def request(*, weight: int = 1, arrived: float = 10.0, started: float = 10.001, **instants: float) -> Timed:
@@ -86,7 +86,7 @@ def test_a_request_stands_for_those_that_were_not_measured() -> None:
     [
         pytest.param(10, 1, id="few are all measured"),
         pytest.param(10_000, 32, id="of many a part is"),
-        pytest.param(10_000_000, MOST_WEIGHT, id="the part is never smaller"),
+        pytest.param(10_000_000, MAX_WEIGHT, id="the part is never smaller"),
     ],
 )
 def test_as_many_are_measured_as_cost_little(monkeypatch: pytest.MonkeyPatch, rate: int, weight: int) -> None:
@@ -106,7 +106,7 @@ def test_as_many_are_measured_as_cost_little(monkeypatch: pytest.MonkeyPatch, ra
             last = timed.weight
     assert last == weight
     assert 0 <= started - times.total.count < weight
-    assert rate * measured / started <= 2 * MOST_MEASURED or weight == MOST_WEIGHT
+    assert rate * measured / started <= 2 * MAX_MEASURED or weight == MAX_WEIGHT
 
 
 def test_measuring_goes_back_to_all_once_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_measuring_goes_back_to_all_once_there_are_few(monkeypatch: pytest.Monke
     times = ApiTimes()
     for _ in range(20):
         times.begin(0.0)
-    assert times.left == MOST_WEIGHT
+    assert times.left == MAX_WEIGHT
     for _ in range(10):
         now += 1.0
         last = times.begin(0.0)
@@ -128,13 +128,13 @@ def test_a_request_tells_how_far_it_has_come_when(monkeypatch: pytest.MonkeyPatc
     times = ProduceTimes()
     waited, refused = times.begin(98.0), times.begin(0.0)
     now += 1
-    waited.is_appended(SimpleNamespace(synced_at=103.0))
+    waited.mark_appended(SimpleNamespace(synced_at=103.0))
     now += 4
-    waited.is_ready()
-    refused.is_ready()
+    waited.mark_ready()
+    refused.mark_ready()
     now += 8
-    waited.is_answered()
+    waited.mark_answered()
     assert sums(times) == {"queue": 2.0, "append": 1.0, "sync": 2.0, "replicate": 2.0, "answer": 8.0}
     assert times.total.sum == 15.0
-    refused.is_answered()
+    refused.mark_answered()
     assert times.total.sum == 15.0 + 13.0

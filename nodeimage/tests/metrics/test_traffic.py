@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.metrics import traffic as module
-from headrace.metrics.traffic import BUSIER, MOST_SWAPS, OTHERS, SELECT_S, Flow, Traffic
+from headrace.metrics.traffic import BUSIER, MAX_SWAPS, OTHERS, SELECT_S, Flow, Traffic
 
 TIMES = 20
 """After this many rounds the busy streams have had their series for long."""
@@ -24,13 +24,15 @@ def wrote(flow: Flow, size: int) -> None:
 
 
 def told(traffic: Traffic) -> dict[str, int]:
-    return {each.stream: each.flow.in_bytes for each in traffic.told() if each is not None and each.topic is None}
+    return {
+        each.stream: each.flow.in_bytes for each in traffic.flow_reports() if each is not None and each.topic is None
+    }
 
 
 def topics(traffic: Traffic) -> list[tuple[str, str, int]]:
     return [
         (each.stream, each.topic, each.flow.in_records)
-        for each in traffic.told()
+        for each in traffic.flow_reports()
         if each is not None and each.topic is not None
     ]
 
@@ -113,7 +115,7 @@ def test_few_are_told_anew_at_a_time_however_often_somebody_asks() -> None:
     told(traffic)
     for _ in range(TIMES):
         clock.now += SELECT_S / TIMES / 2
-        assert len(told(traffic).keys() - {OTHERS} - before) == MOST_SWAPS
+        assert len(told(traffic).keys() - {OTHERS} - before) == MAX_SWAPS
 
 
 def test_one_that_comes_back_goes_on_where_it_was() -> None:
@@ -165,7 +167,7 @@ def test_what_is_told_never_falls_and_nothing_is_told_twice(steps: list[tuple[in
 
 
 def test_streams_without_end_share_the_flow_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_COUNTED", 3)
+    monkeypatch.setattr(module, "MAX_COUNTED", 3)
     clock = Clock()
     traffic = Traffic(most_streams=1, time=clock)
     for _ in range(TIMES):
@@ -182,4 +184,4 @@ def test_a_look_at_many_streams_is_taken_in_pieces() -> None:
     traffic = Traffic(most_streams=1)
     for number in range(1_000):
         traffic.of(f"/{number}", "t")
-    assert sum(each is None for each in traffic.told()) >= 999
+    assert sum(each is None for each in traffic.flow_reports()) >= 999

@@ -17,7 +17,7 @@ from headrace.catalog.access import SecureCluster
 from headrace.catalog.topics import DeleteTopics
 from headrace.node import Node
 from headrace.node import audit_stream as module
-from headrace.node.audit_stream import MOST_WAITING, STREAM, TOPIC, TTL_MS, tell_now_and_then
+from headrace.node.audit_stream import MAX_WAITING, STREAM, TOPIC, TTL_MS, tell_now_and_then
 from headrace.node.parts import NodeParts
 from headrace.partitions.lookups import now
 from headrace.peer.messages import AppendOnce
@@ -102,15 +102,15 @@ async def test_what_a_full_queue_takes_no_more_is_counted_and_told_with_the_next
         await append(*arguments)
 
     monkeypatch.setattr(secured.parts.audit_stream, "_append", waits)
-    for index in range(MOST_WAITING + 3):
+    for index in range(MAX_WAITING + 3):
         secured.parts.audit_stream.take({**EVENT, "name": str(index)})
     assert secured.parts.audit_stream.lost == 3
     gate.set()
-    await written(node, MOST_WAITING)
+    await written(node, MAX_WAITING)
     with capture_logs() as logged:
         secured.parts.audit_stream.take({**EVENT, "name": "next"})
-    found = await written(node, MOST_WAITING + 1)
-    assert [each["name"] for each in found[:-1]] == [str(index) for index in range(MOST_WAITING)]
+    found = await written(node, MAX_WAITING + 1)
+    assert [each["name"] for each in found[:-1]] == [str(index) for index in range(MAX_WAITING)]
     assert (found[-1]["name"], found[-1]["lost"]) == ("next", 3)
     assert [line["lost"] for line in logged] == [3]
     assert secured.parts.audit_stream._waiting_bytes == 0 or secured.parts.audit_stream._waiting
@@ -231,7 +231,7 @@ async def test_no_secret_is_in_anything_that_was_written(
         raise RuntimeError("a fault of the program's own")
 
     with monkeypatch.context() as faulty:
-        faulty.setattr("headrace.kafka.scram_credentials.submitted", failing)
+        faulty.setattr("headrace.kafka.scram_credentials.submit_within", failing)
         await asyncio.to_thread(run, lambda admin: upsert(admin, 4096))
     told.append(repr(await OneNode(node).admin("status")))
     told.append(repr(await written(node, 3)))

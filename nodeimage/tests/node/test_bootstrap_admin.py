@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.node.bootstrap_admin import MOST_BYTES, BootstrapAdmin, BootstrapRefused, read_bootstrap_admin
+from headrace.node.bootstrap_admin import MAX_BYTES, BootstrapAdmin, BootstrapRefused, read_bootstrap_admin
 
 SECRET = "a-secret-of-some-length"
 
@@ -37,7 +37,7 @@ def test_one_that_others_can_read_is_told_of(tmp_path: Path) -> None:
         ("", "has to hold user"),
         (f"user = admin {SECRET}", "is no TOML"),
         (b"\xff" + SECRET.encode(), "is no TOML"),
-        (f'user = "admin"\npassword = "{SECRET}"\n' + " " * MOST_BYTES, "is no TOML"),
+        (f'user = "admin"\npassword = "{SECRET}"\n' + " " * MAX_BYTES, "is no TOML"),
         ('user = "admin"', "has to hold user"),
         (f'user = "admin"\npassword = "{SECRET}"\nmore = 1', "has to hold user"),
         (f'user = 1\npassword = "{SECRET}"', "has to hold user"),

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from headrace.base.errors import HeadraceError
 from headrace.node import client_listeners
-from headrace.node.client_listeners import MOST_BYTES, ClientListener, ClientListeners, read
+from headrace.node.client_listeners import MAX_BYTES, ClientListener, ClientListeners, read
 from headrace.node.tls_watch import DAY_S
 from headrace.security.certificate_authority import Authority
 from kit.certificates import Certificates
@@ -63,7 +63,7 @@ def test_what_cannot_be_served_names_the_file_or_the_listener(listeners: TlsList
     listeners.put("stranger", into="server", kinds=(".key",))
     with pytest.raises(HeadraceError, match=r"listener secure: the key in .* does not belong"):
         read(listeners.file, taken=())
-    listeners.file.write_bytes(b" " * (MOST_BYTES + 1))
+    listeners.file.write_bytes(b" " * (MAX_BYTES + 1))
     with pytest.raises(HeadraceError, match=f"--listeners {listeners.file}: it has more than"):
         read(listeners.file, taken=())
 

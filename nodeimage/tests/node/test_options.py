@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.node.options import LEAST, KubernetesCluster, parse
+from headrace.node.options import MINIMA, KubernetesCluster, parse
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.security.peer_tls import PeerTlsMode
 
@@ -76,7 +76,7 @@ def test_a_cluster_in_kubernetes_is_named_with_the_file_of_its_record() -> None:
         ((*STORED, "--peer-tls-mode", "accept"), "--peer-tls-mode goes with --peer-tls"),
         ((*STORED, "--peer-tls", "/t", "--peer-tls-mode", "off"), "invalid choice"),
         ((*STORED, "--audit-allowed", "login,write"), "--audit-allowed has no write; there are produce, consume,"),
-        *(((*STORED, f"--{name.replace('_', '-')}", str(least - 1)), "the least is") for name, least in LEAST.items()),
+        *(((*STORED, f"--{name.replace('_', '-')}", str(least - 1)), "the least is") for name, least in MINIMA.items()),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_option(

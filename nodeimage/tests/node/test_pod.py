@@ -181,7 +181,7 @@ async def test_connections_that_say_nothing_keep_no_probe_of_a_pod_out(shards: l
     listening = pod._listening(0)
     served = pod.serve_pod(listening, 2)
     port = listening.getsockname()[1]
-    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * pod.MOST_ANSWERED)]
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * pod.MAX_ANSWERED)]
     assert " 200 " in await answered(port, "/readyz")
     served.close()
     for _, writer in silent:

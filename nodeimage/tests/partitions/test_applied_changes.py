@@ -90,14 +90,14 @@ async def test_partitionlets_of_new_topics_are_opened_where_this_node_leads_thei
 
 def test_records_of_what_is_deleted_have_died(changes: AppliedChanges, told: Told) -> None:
     changes.applied([(DeleteTopics(topic_ids=[T, b"u" * 16], now=Millis(0)), [])])
-    assert told.names() == ["bytes_died", "gone", "gone"]
+    assert told.names() == ["records_freed", "gone", "gone"]
     told.told.clear()
     changes.applied([(DeleteStream(path="/s", now=Millis(0), force=True), None)])
-    assert told.names() == ["bytes_died", "stream_gone"]
+    assert told.names() == ["records_freed", "stream_gone"]
     told.told.clear()
     for ended in (False, True):
         changes.applied([(ForgetDeleted(), SimpleNamespace(ended=ended))])
-    assert told.names() == ["bytes_died"], "rows of one that is half forgotten keep its records"
+    assert told.names() == ["records_freed"], "rows of one that is half forgotten keep its records"
 
 
 def test_a_home_moves_for_those_topics_alone_for_which_it_did(changes: AppliedChanges, told: Told) -> None:
@@ -127,7 +127,7 @@ def test_a_log_start_that_moved_wakes_who_waits_and_takes_dropped_partitionlets_
     held = partition()
     moved(changes, told, held, SimpleNamespace(code=Code.NONE, offset=50, dropped=[1]))
     assert (held.log_start, [each.id for each in held.chain], held.woken) == (50, [2, 3], 1)
-    assert "bytes_died" in told.names()
+    assert "records_freed" in told.names()
 
 
 def test_a_log_start_never_goes_back_and_the_last_partitionlet_stays(changes: AppliedChanges, told: Told) -> None:

@@ -180,7 +180,7 @@ def test_idle_producers_expire() -> None:
 
 
 def test_of_too_many_producers_those_that_wrote_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.partitions.producer_state.MOST_KNOWN", 400)
+    monkeypatch.setattr("headrace.partitions.producer_state.MAX_KNOWN", 400)
     producers = Producers()
     add(producers, 7, pid=-12345)
     for number in range(1000):

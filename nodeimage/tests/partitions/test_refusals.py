@@ -8,7 +8,7 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.partitions import refusals as refusals_module
 from headrace.partitions.producer_state import Producers
-from headrace.partitions.refusals import EARLY_S, REMEMBERED_OF_ANOTHER_LIFE_S, REMEMBERED_S, Refusals, told
+from headrace.partitions.refusals import EARLY_S, REMEMBERED_OF_ANOTHER_LIFE_S, REMEMBERED_S, Refusals, client_error
 from headrace.wire.batch import build_batch
 from headrace.wire.produce import PartitionRecords
 
@@ -209,12 +209,12 @@ def test_what_a_client_does_not_send_again_is_not_remembered() -> None:
     "code", [Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.REQUEST_TIMED_OUT, Code.NOT_CONTROLLER]
 )
 def test_the_catalogs_faults_are_told_as_a_leader_that_is_missing(code: Code) -> None:
-    assert told(KafkaError(code, "why")).code is Code.LEADER_NOT_AVAILABLE
-    assert str(told(KafkaError(code, "why"))) == "why"
+    assert client_error(KafkaError(code, "why")).code is Code.LEADER_NOT_AVAILABLE
+    assert str(client_error(KafkaError(code, "why"))) == "why"
 
 
 def test_other_faults_are_told_as_they_are() -> None:
-    assert told(KafkaError(Code.KAFKA_STORAGE_ERROR)).code is Code.KAFKA_STORAGE_ERROR
+    assert client_error(KafkaError(Code.KAFKA_STORAGE_ERROR)).code is Code.KAFKA_STORAGE_ERROR
 
 
 def test_each_batch_that_is_waited_for_has_a_second_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

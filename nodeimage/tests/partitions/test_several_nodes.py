@@ -185,7 +185,7 @@ async def test_a_client_to_which_too_much_is_refused_is_cut_off(
     brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each refusal is remembered for a minute."""
-    monkeypatch.setattr("headrace.partitions.refusals.MOST_REMEMBERED", 5)
+    monkeypatch.setattr("headrace.partitions.refusals.MAX_REMEMBERED", 5)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     state = (await held(broker, index)).container.state

@@ -57,7 +57,7 @@ async def test_a_log_start_that_moves_while_a_partition_is_loaded_is_seen(
 async def test_a_topic_is_not_forgotten_while_its_partition_is_loaded(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "MOST_TOPICS", 10)
+    monkeypatch.setattr(topics, "MAX_TOPICS", 10)
     node = await new_node()
     others = [f"/default:other-{number}" for number in range(30)]
     await node.call("create", TOPIC, *others)
@@ -80,7 +80,7 @@ async def test_a_topic_is_not_forgotten_while_its_partition_is_loaded(
 async def test_a_forgotten_topic_gives_no_second_object_of_a_partition(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "MOST_TOPICS", 10)
+    monkeypatch.setattr(topics, "MAX_TOPICS", 10)
     node = await new_node()
     others = [f"/default:other-{number}" for number in range(30)]
     await node.call("create", TOPIC, *others)
@@ -159,7 +159,7 @@ async def test_a_topic_deleted_before_its_maker_hears_of_it_stays_deleted(
 async def test_a_topic_forgotten_while_another_is_made_gets_no_name_any_more(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "MOST_TOPICS", 10)
+    monkeypatch.setattr(topics, "MAX_TOPICS", 10)
     node = await new_node()
     cache = node.parts.topics
     others = [f"/default:other-{number}" for number in range(30)]

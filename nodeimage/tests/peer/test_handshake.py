@@ -10,7 +10,7 @@ import pytest
 from headrace.base.errors import Code
 from headrace.base.ids import NodeId
 from headrace.peer.handshake import ClientHandshake, HandshakeFailed, Identity, ServerHandshake
-from headrace.peer.messages import LEAST_VERSION, PEER_VERSION, Challenge, Hello, Message, Proof, Refused, Welcome
+from headrace.peer.messages import MIN_VERSION, PEER_VERSION, Challenge, Hello, Message, Proof, Refused, Welcome
 
 
 def identity(node: int, secret: str = "secret", cluster_id: str = "c") -> Identity:
@@ -256,5 +256,5 @@ def test_a_node_of_the_next_version_speaks_that_of_one_of_before(
 
 def test_this_version_is_spoken_with_that_of_before() -> None:
     """Nodes are upgraded one after the other, so two versions in succession form a cluster."""
-    assert identity(1).versions == (LEAST_VERSION, PEER_VERSION)
-    assert max(PEER_VERSION - 1, 1) >= LEAST_VERSION
+    assert identity(1).versions == (MIN_VERSION, PEER_VERSION)
+    assert max(PEER_VERSION - 1, 1) >= MIN_VERSION

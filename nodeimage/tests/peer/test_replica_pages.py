@@ -11,7 +11,7 @@ from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer import replica_pages
 from headrace.peer.framing import MAX_HEADER, encode_message
 from headrace.peer.messages import ALL_AT_ONCE, NO_REPLICAS, Probe, ProbeAnswer
-from headrace.peer.replica_pages import PAGE_BYTES, ReplicaTeller, ToldReplicas
+from headrace.peer.replica_pages import PAGE_BYTES, ReplicaReporter, ReportedReplicas
 from headrace.peer.reports import NodeLoad, ReplicaState
 
 ALIVE = ProbeAnswer(NodeId(1), uuid.UUID(int=1), [], NodeLoad(), True, True)
@@ -22,14 +22,14 @@ def state(number: int, end: int = 0, **fields: object) -> ReplicaState:
     return structs.replace(told, **fields)
 
 
-def ask(teller: ReplicaTeller, told: ToldReplicas) -> ProbeAnswer:
+def ask(teller: ReplicaReporter, told: ReportedReplicas) -> ProbeAnswer:
     since = told.since
     answer = teller.answer(Probe(since, told.begun), ALIVE)
     told.take(answer, asked_since=since)
     return answer
 
 
-def ask_all(teller: ReplicaTeller, told: ToldReplicas, most: int = 1000) -> int:
+def ask_all(teller: ReplicaReporter, told: ReportedReplicas, most: int = 1000) -> int:
     """Requests pages until there are no more; returns their number."""
     for pages in range(1, most):
         if not ask(teller, told).more:
@@ -37,7 +37,7 @@ def ask_all(teller: ReplicaTeller, told: ToldReplicas, most: int = 1000) -> int:
     raise AssertionError("there is no end to it")
 
 
-def there(teller: ReplicaTeller) -> dict[int, ReplicaState]:
+def there(teller: ReplicaReporter) -> dict[int, ReplicaState]:
     return {each.container: each for each in teller.all()}
 
 
@@ -74,8 +74,8 @@ def test_askers_know_all_that_there_is_once_they_are_told_so(
     steps: list[tuple[str, int, int]], page: int, kept: int
 ) -> None:
     """In any order of pages and changes, even though a node soon forgets replicas that are gone."""
-    teller = ReplicaTeller(page_bytes=page, gone_kept=kept)
-    askers = [ToldReplicas(), ToldReplicas()]
+    teller = ReplicaReporter(page_bytes=page, gone_kept=kept)
+    askers = [ReportedReplicas(), ReportedReplicas()]
     for kind, number, end in steps:
         match kind:
             case "is":
@@ -93,7 +93,7 @@ def test_askers_know_all_that_there_is_once_they_are_told_so(
 
 
 def test_only_what_changed_is_told_again() -> None:
-    teller, told = ReplicaTeller(), ToldReplicas()
+    teller, told = ReplicaReporter(), ReportedReplicas()
     for number in range(1, 101):
         teller.note(ContainerId(number), state(number))
     ask_all(teller, told)
@@ -106,7 +106,7 @@ def test_only_what_changed_is_told_again() -> None:
 
 
 def test_twenty_thousand_replicas_come_in_pages_that_fit_a_frame() -> None:
-    teller, told = ReplicaTeller(), ToldReplicas()
+    teller, told = ReplicaReporter(), ReportedReplicas()
     large = {"format": str(uuid.UUID(int=2**128 - 1)), "in_sync": [NodeId(2**31)] * 5, "change": "9" * 37}
     for number in range(1, 20_001):
         teller.note(ContainerId(2**40 + number), state(2**40 + number, end=2**62, stalled=True, **large))
@@ -123,7 +123,7 @@ def test_twenty_thousand_replicas_come_in_pages_that_fit_a_frame() -> None:
 
 
 def test_an_older_version_is_told_of_all_at_once_or_as_many_as_a_frame_holds() -> None:
-    teller = ReplicaTeller()
+    teller = ReplicaReporter()
     for number in range(1, 20_001):
         role = "primary" if number > 19_990 else "follower"
         teller.note(ContainerId(number), state(number, role=role, format=str(uuid.UUID(int=number))))
@@ -134,7 +134,7 @@ def test_an_older_version_is_told_of_all_at_once_or_as_many_as_a_frame_holds() -
 
 
 def test_what_an_older_version_tells_is_all_that_it_has() -> None:
-    told = ToldReplicas()
+    told = ReportedReplicas()
     told.take(structs.replace(ALIVE, replicas=[state(1), state(2)]), asked_since=0)
     assert told.complete
     news, known = told.take(structs.replace(ALIVE, replicas=[state(2, end=9)]), asked_since=0)
@@ -143,7 +143,7 @@ def test_what_an_older_version_tells_is_all_that_it_has() -> None:
 
 
 def test_of_two_answers_to_one_question_the_second_does_not_take_back_what_the_first_told() -> None:
-    teller, told = ReplicaTeller(), ToldReplicas()
+    teller, told = ReplicaReporter(), ReportedReplicas()
     teller.note(ContainerId(1), state(1, end=1))
     old = teller.answer(Probe(0, 0), ALIVE)
     teller.note(ContainerId(1), state(1, end=2))
@@ -154,7 +154,7 @@ def test_of_two_answers_to_one_question_the_second_does_not_take_back_what_the_f
 
 
 def test_a_node_that_cannot_tell_of_its_replicas_answers_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
-    teller, told = ReplicaTeller(), ToldReplicas()
+    teller, told = ReplicaReporter(), ReportedReplicas()
     teller.note(ContainerId(1), state(1))
     ask_all(teller, told)
 
@@ -174,6 +174,6 @@ def test_a_node_that_cannot_tell_of_its_replicas_answers_nevertheless(monkeypatc
 
 
 def test_who_asks_nothing_of_replicas_is_told_nothing() -> None:
-    teller = ReplicaTeller()
+    teller = ReplicaReporter()
     teller.note(ContainerId(1), state(1))
     assert teller.answer(Probe(NO_REPLICAS), ALIVE) == ALIVE

@@ -392,7 +392,7 @@ async def test_secrets_change_while_connections_live(nodes: Any, tls: Tls) -> No
 async def test_strangers_keep_no_node_out_of_a_port_with_tls(
     nodes: Any, tls: Tls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.peer.server.MOST_UNPROVEN", 8)
+    monkeypatch.setattr("headrace.peer.server.MAX_UNPROVEN", 8)
     server, mine = await nodes.server({Submit: submitted}, tls=tls()), tls()
     known = await nodes.client(tls=mine).open(server.address, 20)
     silent = [await asyncio.open_connection(*server.address) for _ in range(30)]

@@ -283,7 +283,7 @@ def test_what_is_kept_of_decisions_is_what_is_explained(
     asked: list[tuple[str, frozenset[str], Permission, Kind, str]],
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(access_rules, "_MOST_DECISIONS", 4)
+        patch.setattr(access_rules, "_MAX_DECISIONS", 4)
         made = rules(*given)
         for each in [*asked, *asked]:
             assert made.allows(*each) == made.explain(*each).allowed

@@ -94,7 +94,7 @@ def test_all_together_have_a_bound(told: Told) -> None:
 def test_what_is_kept_of_principals_is_bounded_and_no_count_is_lost(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "_MOST_PRINCIPALS", 3)
+    monkeypatch.setattr(audit, "_MAX_PRINCIPALS", 3)
     for _ in range(BURST + 5):
         told.log.tell(DENIED)
     for number in range(10):

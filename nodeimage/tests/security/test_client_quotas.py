@@ -134,7 +134,7 @@ def test_other_limits_hold_at_once_and_counts_go_on() -> None:
 
 
 def test_counts_are_bounded_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_quotas, "_MOST_COUNTS", 3)
+    monkeypatch.setattr(client_quotas, "_MAX_COUNTS", 3)
     quotas = Quotas(QuotaTable([(Entity("", ""), Key.PRODUCE, 100.0)]))
     for number in range(50):
         quotas.used(Key.PRODUCE, 5000, user="alice", client_id=f"c{number}", now=0.0)

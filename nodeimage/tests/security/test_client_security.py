@@ -7,7 +7,7 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.base.properties import parse_properties
 from headrace.security.client_security import (
-    MOST_PEM,
+    MAX_PEM,
     Security,
     in_lines,
     librdkafka_properties,
@@ -122,7 +122,7 @@ def test_pem_that_has_headers_or_is_none_stays_as_it_is() -> None:
 
 
 def test_pem_takes_time_in_proportion_to_its_length() -> None:
-    hostile = "-----BEGIN A-----" * (MOST_PEM // 20)
+    hostile = "-----BEGIN A-----" * (MAX_PEM // 20)
     assert in_lines(hostile) == hostile
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.security.certificate_authority import Authority
 from headrace.security.jwks_trust import JwksTrust
-from headrace.security.tls_server import MOST_BYTES, TlsRefused
+from headrace.security.tls_server import MAX_BYTES, TlsRefused
 from kit.certificates import Certificates
 
 NOW = 1_700_000_000.0
@@ -34,7 +34,7 @@ def test_what_changes_is_used_and_nothing_that_was_before(file: Path) -> None:
     assert not trust.look()
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"no PEM", b"\xff", b"x" * (MOST_BYTES + 1), None])
+@pytest.mark.parametrize("content", [b"", b"\n", b"no PEM", b"\xff", b"x" * (MAX_BYTES + 1), None])
 def test_what_cannot_be_used_leaves_what_was_and_is_never_the_machines_trust(file: Path, content: bytes | None) -> None:
     trust = JwksTrust(file)
     sound, before = file.read_bytes(), trust.context

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.security.listener_sasl import LEAST_REAUTH_MS, SaslConfig, SaslFault, parse_sasl
+from headrace.security.listener_sasl import MIN_REAUTH_MS, SaslConfig, SaslFault, parse_sasl
 from headrace.security.sasl.oauth_settings import OAuthSettings
 
 FOLDER = Path("/etc/headrace")
@@ -51,7 +51,7 @@ def test_tokens_count_for_one_issuer_and_audience() -> None:
         ('mechanisms = ["PLAIN", "PLAIN"]', "mechanisms has one twice"),
         ('mechanisms = "PLAIN"\nmax_reauth_ms = true', "max_reauth_ms is True; it is 0, or a number"),
         ('mechanisms = "PLAIN"\nmax_reauth_ms = -1', "max_reauth_ms is -1"),
-        (f'mechanisms = "PLAIN"\nmax_reauth_ms = {LEAST_REAUTH_MS - 1}', "max_reauth_ms is"),
+        (f'mechanisms = "PLAIN"\nmax_reauth_ms = {MIN_REAUTH_MS - 1}', "max_reauth_ms is"),
         ('mechanisms = "PLAIN"\n[oauth]\n', "oauth is there, and OAUTHBEARER is none of the mechanisms"),
         (
             'mechanisms = "OAUTHBEARER"',

@@ -61,6 +61,6 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"\xff")
     with pytest.raises(KafkaError, match="latin is not UTF-8"):
         secret_files.read_text(tmp_path / "latin")
-    (tmp_path / "long").write_bytes(bytes(secret_files.MOST_BYTES + 1))
+    (tmp_path / "long").write_bytes(bytes(secret_files.MAX_BYTES + 1))
     with pytest.raises(KafkaError, match="more than 1048576 bytes"):
         secret_files.read_text(tmp_path / "long")

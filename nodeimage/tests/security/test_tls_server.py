@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.security.tls_server import MOST_BYTES, ClientAuth, ServerTls, TlsFiles, TlsRefused
+from headrace.security.tls_server import MAX_BYTES, ClientAuth, ServerTls, TlsFiles, TlsRefused
 from kit.certificates import Certificates
 
 DAY_S = 86_400
@@ -148,7 +148,7 @@ def test_what_no_listener_can_use_is_refused_by_name(files: TlsFiles, certificat
     for content in (b"", b"no authority", b"\xff\xfe"):
         files.client_ca.write_bytes(content)
         assert str(files.client_ca) in refusal(files, now=now)
-    files.client_ca.write_bytes(b" " * (MOST_BYTES + 1))
+    files.client_ca.write_bytes(b" " * (MAX_BYTES + 1))
     assert "more than" in refusal(files, now=now)
     shutil.copy(certificates.path("ca.pem"), files.client_ca)
     files.certificate.write_text("")

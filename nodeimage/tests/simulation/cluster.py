@@ -49,7 +49,7 @@ from simulation.topics import TopicChecks, TopicClient
 from simulation.versions import VersionChecks, Versions, draw_versions, found_of_level_0
 from simulation.world import patched
 
-MOST_STEPS = 400_000
+MAX_STEPS = 400_000
 SCRUB_S = 5.0
 """Virtual seconds that the scrub at the end may take; a node that has just started has not opened all of its replicas.
 """
@@ -123,7 +123,7 @@ class Cluster:
         draws = random.Random(seed + SHAPE)
         shape = _shape(draws, random.Random(seed + EXTRA))
         chance = random.Random(seed)
-        self._lay_out(seed, folder, shape=shape, chance=chance, loop=SimulatedLoop(chance, most_steps=MOST_STEPS))
+        self._lay_out(seed, folder, shape=shape, chance=chance, loop=SimulatedLoop(chance, most_steps=MAX_STEPS))
         self.faults = draw(draws, begin=2.5, length=self.shape.faults_s, count=self.shape.faults)
         if self.shape.flips:
             flips = draw_flips(random.Random(seed + EXTRA), begin=4.0, length=self.shape.faults_s)

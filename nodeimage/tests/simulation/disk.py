@@ -91,7 +91,7 @@ class WriterPool:
         self._odd_writes = ODD_WRITES if has_odd_writes(node.cluster.seed) else 0.0
         self._node = node
         self._loop: SimulatedLoop = node.cluster.loop
-        self.beside_s = chance.choice(BESIDE_S)
+        self.parallel_write_after_s = chance.choice(BESIDE_S)
         self._under_way: dict[Any, list[DirectWrite | WriteJob]] = {}
         """Pending jobs, by the writer that is notified. Contains all writers that have ever submitted a job, in order
         of their first one."""

@@ -39,7 +39,7 @@ from simulation.wan import PORT as WAN_PORT
 from simulation.wan import Wan
 from simulation.world import patched
 
-MOST_STEPS = 4_000_000
+MAX_STEPS = 4_000_000
 LINKS = 4_000_000_007
 BEGIN_S = 5.0
 """Virtual seconds after which faults begin: by then nodes are up, links created, and some records written."""
@@ -61,7 +61,7 @@ class World:
         self.seed = seed
         self.folder = folder
         self.chance = random.Random(seed)
-        self.loop = SimulatedLoop(self.chance, most_steps=MOST_STEPS)
+        self.loop = SimulatedLoop(self.chance, most_steps=MAX_STEPS)
         self._lines: deque[str] = deque(maxlen=kept_lines)
         self._digest = 0
         draws = random.Random(seed + LINKS)

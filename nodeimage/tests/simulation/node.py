@@ -67,7 +67,7 @@ from simulation.old_version import refuse_as_old
 T = TypeVar("T")
 
 STORE_SILENT_S = 2.0
-MOST_READ = 50
+MAX_READ = 50
 SETTINGS = Settings(rebuild_after_s=12.0, gather_s=2.0, forget_after_s=0.5)
 
 
@@ -430,7 +430,7 @@ class Node:
             open_file_bytes=4096,
             checkpoint_bytes=4096,
             tail_bytes=4096,
-            beside_s=self.writer_pool.beside_s,
+            parallel_write_after_s=self.writer_pool.parallel_write_after_s,
         )
 
     def room(self, kind: str) -> disk.Disk:
@@ -526,7 +526,7 @@ class Node:
             return []
 
         def read() -> list[tuple[Position, bytes]]:
-            return list(islice(commands_in(log, asked.after, committed), MOST_READ))
+            return list(islice(commands_in(log, asked.after, committed), MAX_READ))
 
         return await asyncio.get_running_loop().run_in_executor(None, read)
 

@@ -311,7 +311,7 @@ def writes_by_one_open_file() -> Any:
         chunk = appender.chunks[-1]
         return chunk, chunk.body.opened()
 
-    return mock.patch.object(Appender, "open_beside", planted)
+    return mock.patch.object(Appender, "open_second_file", planted)
 
 
 def takes_an_old_copy_of_the_store_for_the_newest() -> Any:

@@ -38,7 +38,7 @@ def test_what_died_before_anybody_asked_waits_and_what_has_no_replica_here_is_fo
 
 
 def test_of_very_many_all_chunks_are_looked_at(records: DeadRecords, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_records, "MOST_SOUGHT", 3)
+    monkeypatch.setattr(dead_records, "MAX_SOUGHT", 3)
     known = records.of(C, LOG)
     known.seek(ids(1, 2, 3))
     assert known.sought == ids(1, 2, 3)

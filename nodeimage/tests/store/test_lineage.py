@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.store.lineage import MOST, Changes, descends, is_given_up, merged, with_next
+from headrace.store.lineage import MAX_CHANGES, Changes, descends, is_given_up, merged, with_next
 
 
 def after(changes: Changes, count: int) -> Changes:
@@ -13,10 +13,10 @@ def after(changes: Changes, count: int) -> Changes:
 
 def test_a_record_descends_from_each_of_its_former_states() -> None:
     states = [after((), 1)]
-    while len(states) < 3 * MOST:
+    while len(states) < 3 * MAX_CHANGES:
         states.append(with_next(states[-1]))
     for state in states:
-        assert len(state) <= MOST
+        assert len(state) <= MAX_CHANGES
         assert descends(states[-1], state)
         assert descends(state, ())
     assert descends((), ())
@@ -29,7 +29,7 @@ def test_an_old_copy_does_not_descend_from_what_came_after_it() -> None:
     assert not descends((), known)
 
 
-@pytest.mark.parametrize("since", [1, 2, MOST - 1])
+@pytest.mark.parametrize("since", [1, 2, MAX_CHANGES - 1])
 def test_an_old_copy_that_went_on_has_the_same_counters_and_other_ids(since: int) -> None:
     copy = after((), 5)
     known, gone_on = with_next(copy), after(copy, since)

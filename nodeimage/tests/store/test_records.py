@@ -237,7 +237,7 @@ def test_a_volume_is_made_once(store: ClusterStore) -> None:
 
 
 def test_node_ids_end_with_an_error(store: ClusterStore) -> None:
-    skip_ids(store, "node", records.MOST_NODE_ID - 100)
-    assert records.take_node_id(store) == records.MOST_NODE_ID
+    skip_ids(store, "node", records.MAX_NODE_ID - 100)
+    assert records.take_node_id(store) == records.MAX_NODE_ID
     with pytest.raises(HeadraceError, match="handed out all of its 2147483647 node ids"):
         records.take_node_id(store)

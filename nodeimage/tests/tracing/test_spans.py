@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from headrace.base.errors import Code, KafkaError, StorageFull
-from headrace.tracing.spans import ADMIN, KINDS, MOST_TEXT, ROLL, Span, error_type
+from headrace.tracing.spans import ADMIN, KINDS, MAX_TEXT, ROLL, Span, error_type
 
 
 def test_names_and_attributes_are_of_headrace_and_each_is_there_once() -> None:
@@ -21,7 +21,7 @@ def test_what_is_not_declared_is_refused() -> None:
 def test_a_span_tells_what_there_is_cut_to_a_bearable_length() -> None:
     span = Span(ADMIN, 1.0, {"headrace.path": "x" * 10_000, "headrace.paths": None}, detail="roll", error="NONE")
     assert span.name == "headrace.admin/roll"
-    assert span.told() == {"headrace.path": "x" * MOST_TEXT, "error.type": "NONE"}
+    assert span.told() == {"headrace.path": "x" * MAX_TEXT, "error.type": "NONE"}
     assert Span(ROLL, 1.0).name == "headrace.roll"
 
 

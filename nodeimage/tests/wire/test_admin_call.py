@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headrace.base.errors import Code, KafkaError, MalformedRequest
 from headrace.wire.admin_call import (
     ANYTHING,
-    MOST_REQUEST_BYTES,
+    MAX_REQUEST_BYTES,
     decode_admin_request,
     decode_admin_response,
     encode_admin_request,
@@ -61,7 +61,7 @@ def test_parameters_are_left_as_bytes_until_somebody_knows_what_they_are() -> No
 def test_a_request_that_is_too_long_is_refused() -> None:
     for read in (decode_admin_request, split_admin_request):
         with pytest.raises(MalformedRequest, match="the limit is"):
-            read(bytes(MOST_REQUEST_BYTES + 1))
+            read(bytes(MAX_REQUEST_BYTES + 1))
 
 
 def test_a_result_is_decoded_as_its_method_has_it() -> None:

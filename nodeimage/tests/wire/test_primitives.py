@@ -68,9 +68,9 @@ def test_tagged_fields_are_skipped_whatever_they_are() -> None:
 
 def test_more_tagged_fields_than_any_message_has_are_malformed() -> None:
     tag = b"\x05\x00"
-    assert p.skip_tags(p.uvarint(p.MOST_TAGS) + tag * p.MOST_TAGS, 0) == 2 + 2 * p.MOST_TAGS
+    assert p.skip_tags(p.uvarint(p.MAX_TAGS) + tag * p.MAX_TAGS, 0) == 2 + 2 * p.MAX_TAGS
     with pytest.raises(MalformedRequest, match="10001 tagged fields; the limit is 10000"):
-        p.skip_tags(p.uvarint(p.MOST_TAGS + 1) + tag * (p.MOST_TAGS + 1), 0)
+        p.skip_tags(p.uvarint(p.MAX_TAGS + 1) + tag * (p.MAX_TAGS + 1), 0)
 
 
 def test_an_error_message_is_cut_so_that_every_version_can_carry_it() -> None:

@@ -24,9 +24,9 @@ OVERHEAD_SHARE: Final = 0.4
 """Share of the heap's size that pods have as additional memory, for Java itself and Python's workers (Spark's default
 for Python on Kubernetes).
 """
-LEAST_BESIDE_EXECUTOR: Final = 384 * 2**20
+MIN_BESIDE_EXECUTOR: Final = 384 * 2**20
 """Least memory of an executor's pod besides the heap, in bytes (Spark's default)."""
-LEAST_BESIDE_DRIVER: Final = 640 * 2**20
+MIN_BESIDE_DRIVER: Final = 640 * 2**20
 """Least memory of a driver's pod besides the heap, in bytes: more than an executor's, as the driver's program is Python
 too.
 """
@@ -157,7 +157,7 @@ def spark_conf(placed: Placed) -> dict[str, str]:
     spec = placed.spec
     conf = {"spark.ui.port": str(UI_PORT)}
     if spec.distributed:
-        conf |= _LEAST_RIGHTS
+        conf |= _MIN_RIGHTS
     if not placed.kubeflow:
         conf["spark.driver.memory"] = _megabytes(quantity(spec.driver.memory))
         if spec.distributed:
@@ -165,7 +165,7 @@ def spark_conf(placed: Placed) -> dict[str, str]:
     return conf | spec.spark_conf
 
 
-_LEAST_RIGHTS: Final = {
+_MIN_RIGHTS: Final = {
     "spark.kubernetes.executor.disableConfigMap": "true",
     "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
     "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",

@@ -15,7 +15,7 @@ from headrace_operator.builders.job_definition import (
     CREDENTIALS,
     DRIVER_PORT,
     JOB,
-    LEAST_BESIDE_DRIVER,
+    MIN_BESIDE_DRIVER,
     UI_PORT,
     Placed,
     beside_heap,
@@ -48,7 +48,7 @@ def driver_template(placed: Placed, *, account: str, restart: str, digest: str) 
     of it recreates the pod.
     """
     spec = placed.spec
-    beside = beside_heap(spec.driver.memory, least=LEAST_BESIDE_DRIVER)
+    beside = beside_heap(spec.driver.memory, least=MIN_BESIDE_DRIVER)
     memory = f"{(quantity(spec.driver.memory) + beside) // 2**20}Mi"
     container: Manifest = {
         "name": "driver",

@@ -10,7 +10,7 @@ from typing import Final
 from headrace.node.options import AUDITED
 from headrace.tracing.endpoint import TracingRefused, checked_endpoint
 
-LEAST: Final[Mapping[str, int]] = {
+MINIMA: Final[Mapping[str, int]] = {
     "chunk-bytes": 64 * 1024,
     "container-bytes": 64 * 1024,
     "partitionlet-bytes": 1024,
@@ -30,7 +30,7 @@ TEXTS: Final = frozenset({"label", "zone"})
 FLAGS: Final = frozenset({"no-fsync"})
 ACTIONS: Final = frozenset({"audit-allowed"})
 """Settings that list the actions that are audited even if they are allowed."""
-KNOWN: Final = (*LEAST, *SECONDS, *TEXTS, *FLAGS, *ACTIONS)
+KNOWN: Final = (*MINIMA, *SECONDS, *TEXTS, *FLAGS, *ACTIONS)
 
 
 def fault(settings: Mapping[str, str]) -> str:
@@ -53,11 +53,11 @@ def tracing_fault(endpoint: str) -> str:
 
 
 def _fault(name: str, value: str) -> str:
-    if name in LEAST:
+    if name in MINIMA:
         number = _number(value, int)
         if number is None:
             return f"{value!r} is no whole number"
-        return "" if number >= LEAST[name] else f"{value} is too little; the least is {LEAST[name]}"
+        return "" if number >= MINIMA[name] else f"{value} is too little; the least is {MINIMA[name]}"
     if name in SECONDS:
         number = _number(value, float)
         return "" if number is not None and math.isfinite(number) and number >= 0 else f"{value!r} are no seconds"

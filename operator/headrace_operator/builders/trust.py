@@ -24,7 +24,7 @@ from headrace.security.certificate_authority import Authority, CertificateRefuse
 from headrace_operator.builders import listeners
 from headrace_operator.specs import Authorities, ClusterSpec
 
-MOST_BYTES: Final = 256 << 10
+MAX_BYTES: Final = 256 << 10
 """Most bytes of all provided authorities of a cluster: twice that and the rest of NAME-server fit into a Secret."""
 NOBODY: Final = "headrace: nobody is trusted"
 """The name of the authority whose key nobody has."""

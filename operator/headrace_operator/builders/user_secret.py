@@ -19,8 +19,8 @@ from headrace.security.certificate_authority import KeyPair
 from headrace_operator.builders.listeners import Port
 
 FOLDER: Final = "/etc/headrace/user"
-LEAST_PASSWORD: Final = 8
-MOST_PASSWORD: Final = 256
+MIN_PASSWORD: Final = 8
+MAX_PASSWORD: Final = 256
 """Most characters of a password (headrace.admin.users)."""
 _MODULES: Final = {"PLAIN": "plain.PlainLoginModule"}
 
@@ -50,8 +50,8 @@ def mechanism_of(port: Port, asked: str) -> str:
 
 def password_fault(password: str, user: str) -> str:
     """Return why a password is not allowed, without the password in the text; "" if it is allowed."""
-    if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
-        return f"it has {len(password)} characters; {LEAST_PASSWORD} to {MOST_PASSWORD} are allowed"
+    if not MIN_PASSWORD <= len(password) <= MAX_PASSWORD:
+        return f"it has {len(password)} characters; {MIN_PASSWORD} to {MAX_PASSWORD} are allowed"
     if not password.isprintable() or password != password.strip():
         return "it has a character that cannot be printed, or a blank at an end"
     return "it is the user's name" if password.casefold() == user.casefold() else ""

@@ -33,28 +33,28 @@ from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, b
 from headrace_operator.builders.secured_pods import Secured
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds import cluster_security
-from headrace_operator.kinds.cluster_access import Authorizing
+from headrace_operator.kinds.cluster_access import AccessStep
 from headrace_operator.kinds.cluster_deletion import Left
-from headrace_operator.kinds.cluster_level import LEVEL, Levelling
-from headrace_operator.kinds.cluster_outside import Exposing
-from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image, known_node_ports
-from headrace_operator.kinds.cluster_security import HAS_IT, Securing, Withheld, kept_secrets
-from headrace_operator.kinds.cluster_size import Sizing
-from headrace_operator.kinds.cluster_storage import Storing
+from headrace_operator.kinds.cluster_level import LEVEL, FeatureLevelStep
+from headrace_operator.kinds.cluster_outside import ExternalServices
+from headrace_operator.kinds.cluster_record import ClusterRecords, images_running, kept_image, known_node_ports
+from headrace_operator.kinds.cluster_security import HAS_IT, SecurityStep, Withheld, kept_secrets
+from headrace_operator.kinds.cluster_size import Scaler
+from headrace_operator.kinds.cluster_storage import ClaimStep
 from headrace_operator.kinds.cluster_view import (
     ANSWER_S,
     QUIET_S,
     SOON_S,
     STUCK_S,
     WORKING_S,
-    Seen,
+    ObservedCluster,
     find_causes,
     is_record,
     look,
     outside_address,
     seconds_since,
 )
-from headrace_operator.kinds.cluster_volumes import Replicating, most_replicas
+from headrace_operator.kinds.cluster_volumes import DefaultVolume, most_replicas
 from headrace_operator.kinds.finalizers import keep_finalizer
 from headrace_operator.kinds.references import invalid
 from headrace_operator.kinds.reporting import Reporter
@@ -122,16 +122,18 @@ class Clusters:
         self._cache = cache
         self._image = image
         self._left = Left(kube=kube)
-        self._recording = Recording(kube=kube)
-        self._exposing = Exposing(kube=kube, recording=self._recording, reporter=reporter)
-        self._replicating = Replicating(admin=admin, cache=cache, recording=self._recording, reporter=reporter)
-        self._levelling = Levelling(admin=admin, recording=self._recording)
+        self._cluster_records = ClusterRecords(kube=kube)
+        self._external_services = ExternalServices(kube=kube, cluster_records=self._cluster_records, reporter=reporter)
+        self._default_volume = DefaultVolume(
+            admin=admin, cache=cache, cluster_records=self._cluster_records, reporter=reporter
+        )
+        self._feature_level = FeatureLevelStep(admin=admin, cluster_records=self._cluster_records)
         self._routes = Routes() if routes is None else routes
-        self._securing = Securing(kube=kube, admin=admin, routes=self._routes, reporter=reporter)
-        self._authorizing = Authorizing(kube=kube, admin=admin, routes=self._routes, reporter=reporter)
-        self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
+        self._security = SecurityStep(kube=kube, admin=admin, routes=self._routes, reporter=reporter)
+        self._access = AccessStep(kube=kube, admin=admin, routes=self._routes, reporter=reporter)
+        self._scaler = Scaler(kube=kube, admin=admin, reporter=reporter)
         self._restart = RollingRestart(kube=kube, pods=pods, reporter=reporter)
-        self._storing = Storing(kube=kube, reporter=reporter)
+        self._claims = ClaimStep(kube=kube, reporter=reporter)
         self._passed_on: dict[str, set[str]] = {}
         """Digests of the events that were passed on and that nodes still report, by the cluster's uid."""
 
@@ -154,7 +156,7 @@ class Clusters:
         await keep_finalizer(self._kube, self._cache, body, wanted=spec.reclaim_policy == "Delete")
         if (body["metadata"].get("annotations") or {}).get(PAUSED) == "true":
             pods = await self._kube.list("v1", "Pod", key.namespace, labels=selector(key.name))
-            await self._securing.find_way(key, spec, pods)  # resources in the cluster are still reconciled
+            await self._security.find_way(key, spec, pods)  # resources in the cluster are still reconciled
             paused = Condition("Reconciled", False, "Paused", f"annotation {PAUSED} is set: take it away to go on")
             await self._reporter.report(body, [paused], {}, types=TYPES)
             return None
@@ -163,7 +165,7 @@ class Clusters:
                 self._kube,
                 self._admin,
                 key,
-                prepare=lambda found: self._securing.find_way(key, spec, found.pods),
+                prepare=lambda found: self._security.find_way(key, spec, found.pods),
             )
         except NameTaken as error:
             await self._reporter.report(body, [_name_taken(error)], {}, types=TYPES)
@@ -171,7 +173,7 @@ class Clusters:
         image = node_image(spec, default=self._image, present=kept_image(seen))
         objects = ClusterObjects(dict(body), spec, image=image, record_format=seen.record_format)
         try:
-            if await self._recording.ensure(objects, spec, seen):
+            if await self._cluster_records.ensure(objects, spec, seen):
                 await self._pass_on_events(objects, seen, body)  # a node's events are lost with its pod
                 await self._advance(objects, spec, seen)
         except ApiError as error:
@@ -187,7 +189,7 @@ class Clusters:
             self._wake(key)
         return seen.again_s
 
-    async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
         if wrong := settings.fault(spec.settings) or settings.tracing_fault(spec.tracing.endpoint):
             seen.note("Reconciled", False, "WrongSettings", f"{wrong}: change it, nothing else is done before")
             self._availability(spec, seen)
@@ -198,9 +200,9 @@ class Clusters:
             self._availability(spec, seen)
             seen.again_s = max(seen.again_s, STUCK_S)
             return
-        await self._recording.keep_image(objects, spec, seen)
+        await self._cluster_records.keep_image(objects, spec, seen)
         try:
-            secured = await self._securing.step(objects, spec, seen)
+            secured = await self._security.step(objects, spec, seen)
         except NameTaken as error:
             seen.conditions.append(_name_taken(error))
             self._availability(spec, seen)
@@ -209,18 +211,18 @@ class Clusters:
             self._availability(spec, seen)
             return
         if secured is not None:
-            await self._recording.note(objects, seen, {HAS_IT: "true"})
+            await self._cluster_records.note(objects, seen, {HAS_IT: "true"})
         objects = objects.with_security(secured)
-        size = await self._sizing.next_size(objects, spec, seen)
+        size = await self._scaler.next_size(objects, spec, seen)
         await find_causes(self._kube, Key("StreamCluster", objects.namespace, objects.name), seen, size)
-        self._sizing.check(objects, spec, seen, size)
+        self._scaler.check(objects, spec, seen, size)
         try:
             await self._apply(objects, spec, seen, size, secured)
         except NameTaken as error:
             seen.conditions.append(_name_taken(error))
             self._availability(spec, seen)
             return
-        await self._sizing.forget(objects, seen, size)
+        await self._scaler.forget(objects, seen, size)
         await self._left.take_back(objects.namespace, seen)
         await self._place_nodes(objects, spec, seen)
         await self._restart.step(objects, seen, size)
@@ -230,9 +232,9 @@ class Clusters:
     # --- objects
 
     async def _apply(
-        self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int, secured: Secured | None
+        self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster, size: int, secured: Secured | None
     ) -> None:
-        storage = await self._storing.step(objects, spec, seen)
+        storage = await self._claims.step(objects, spec, seen)
         sized = msgspec.structs.replace(spec, nodes=size, storage=storage)
         wanted = ClusterObjects(
             objects.resource,
@@ -244,13 +246,13 @@ class Clusters:
             secured=secured,
         )
         is_ours = partial(belongs, cluster=objects.name)
-        await self._exposing.apply(wanted, spec, seen, is_ours)
+        await self._external_services.apply(wanted, spec, seen, is_ours)
         for manifest in wanted.all():
             if manifest["kind"] == "Service" and manifest["metadata"]["name"].endswith(listeners.OUTSIDE):
                 continue
             if manifest["kind"] != "StatefulSet":
                 await self._kube.apply(manifest, is_ours=is_ours)
-            elif not self._storing.rebuilding(seen):
+            elif not self._claims.rebuilding(seen):
                 seen.stateful_set = await self._kube.apply(manifest, is_ours=is_ours)
         if not wanted.has_disruption_budget and seen.status is not None:
             await self._delete_own("policy/v1", "PodDisruptionBudget", objects.namespace, objects.name, of=objects.name)
@@ -268,7 +270,7 @@ class Clusters:
 
     # --- facts that nodes do not know themselves
 
-    async def _place_nodes(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def _place_nodes(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
         workers: dict[str, Manifest | None] = {}
         pods = {pod["metadata"]["name"]: pod for pod in seen.pods}
         services = {service["metadata"]["name"]: service for service in seen.services}
@@ -313,7 +315,7 @@ class Clusters:
 
     # --- settings of the running cluster
 
-    async def _apply_settings(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def _apply_settings(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
         if seen.status is None:
             return
         where = bootstrap(objects.name, objects.namespace)
@@ -322,9 +324,9 @@ class Clusters:
             wanted = balance_policy(spec.balance)
             if any(shown.get(name, value) != value for name, value in wanted.items()):
                 await self._admin.call(where, "balance", wanted)
-            await self._replicating.step(objects, spec, seen)
-            await self._levelling.step(objects, spec, seen)
-            await self._authorizing.step(objects, spec, seen)
+            await self._default_volume.step(objects, spec, seen)
+            await self._feature_level.step(objects, spec, seen)
+            await self._access.step(objects, spec, seen)
         except (ApiError, ApiSilent):
             raise  # errors of the API server, not of the cluster
         except KafkaError as error:
@@ -334,11 +336,11 @@ class Clusters:
 
     # --- conditions and status
 
-    def _availability(self, spec: ClusterSpec, seen: Seen) -> None:
+    def _availability(self, spec: ClusterSpec, seen: ObservedCluster) -> None:
         self._answers(seen)
-        self._storing.note_full(spec, seen)
+        self._claims.note_full(spec, seen)
 
-    def _answers(self, seen: Seen) -> None:
+    def _answers(self, seen: ObservedCluster) -> None:
         if seen.status is None:
             if stuck := seen.told_of_stuck():
                 seen.note("Available", False, "PodsCannotRun", stuck, again_s=STUCK_S)
@@ -381,7 +383,7 @@ class Clusters:
         seen.note("Redundant", False, "UnderReplicated", f"{text}: {'; '.join(reasons[:3])}", again_s=WORKING_S)
 
     @staticmethod
-    def _store_state(seen: Seen) -> None:
+    def _store_state(seen: ObservedCluster) -> None:
         told = (seen.status or {}).get("set_back")
         store = (seen.status or {}).get("store") or {}
         if not told and store.get("silent_ms"):
@@ -402,7 +404,7 @@ class Clusters:
         )
         seen.note(STORE, False, "SetBack", text, again_s=WORKING_S)
 
-    async def _pass_on_events(self, objects: ClusterObjects, seen: Seen, body: Body) -> None:
+    async def _pass_on_events(self, objects: ClusterObjects, seen: ObservedCluster, body: Body) -> None:
         """Pass each event on once, also across restarts of the operator. Events that every node records are taken from
         the controller only.
         """
@@ -434,7 +436,7 @@ class Clusters:
             log.info("a node's events are not known", of=f"{objects.namespace}/{objects.name}", error=str(error))
             return []
 
-    def _figures(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> dict[str, Any]:
+    def _figures(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> dict[str, Any]:
         status: Mapping[str, Any] = seen.status or {}
         redundancy = status.get("redundancy", {})
         up = [node for node in status.get("nodes", []) if str(node["state"]).startswith("up")]
@@ -485,7 +487,7 @@ class Clusters:
         return None
 
 
-def _versions(seen: Seen) -> str | None:
+def _versions(seen: ObservedCluster) -> str | None:
     """Return the version of the ready pods, or several during a rolling restart; None if no pod is ready."""
     return ", ".join(sorted({image_version(image) for image in images_running(seen)})) or None
 

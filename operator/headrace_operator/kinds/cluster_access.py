@@ -18,7 +18,7 @@ from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import OPERATOR_USER, ObjectName, belongs, bootstrap
 from headrace_operator.builders.secured_pods import secured_of
 from headrace_operator.kinds.cluster_security import OPEN, SECURED, kept
-from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, WORKING_S, Seen
+from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, WORKING_S, ObservedCluster
 from headrace_operator.kinds.permissions import CLUSTER, shown_expressions, wanted_items
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
@@ -26,7 +26,7 @@ from headrace_operator.routes import Route, Routes
 from headrace_operator.specs import ClusterSpec, Permissions
 
 
-class Authorizing:
+class AccessStep:
     """Configures the access checks of all clusters."""
 
     def __init__(self, *, kube: Kube, admin: Calls, routes: Routes, reporter: Reporter) -> None:
@@ -35,7 +35,7 @@ class Authorizing:
         self._routes = routes
         self._reporter = reporter
 
-    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
         """Make the cluster check access as the resource says, and note the condition. Raises HeadraceError."""
         if not spec.security.enabled or any(each.type == SECURED for each in seen.conditions):
             return
@@ -87,7 +87,7 @@ class Authorizing:
         await self._reporter.tell(objects, "CredentialsRenewed", "the operator has another password at the cluster")
 
     @staticmethod
-    def _judge(spec: ClusterSpec, seen: Seen, shown: Mapping[str, Any]) -> None:
+    def _judge(spec: ClusterSpec, seen: ObservedCluster, shown: Mapping[str, Any]) -> None:
         open_ones = [port.name for port in listeners.ports(spec) if port.lets_anybody_in]
         if not shown["on"]:
             text = "access expressions are not checked: set spec.security.authorization to true once they are written"

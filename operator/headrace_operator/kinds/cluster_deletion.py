@@ -10,7 +10,7 @@ from typing import Final
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.names import CLUSTER_LABEL
 from headrace_operator.engine import Key
-from headrace_operator.kinds.cluster_view import Seen
+from headrace_operator.kinds.cluster_view import ObservedCluster
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import API
 
@@ -38,7 +38,7 @@ class Left:
             if error.status not in OUT_OF_REACH:
                 raise
 
-    async def take_back(self, namespace: str, seen: Seen) -> None:
+    async def take_back(self, namespace: str, seen: ObservedCluster) -> None:
         """Remove the mark: the StreamCluster exists. Raises ApiError, ApiSilent."""
         for node in seen.nodes:
             if (node.get("spec") or {}).get(MARK):

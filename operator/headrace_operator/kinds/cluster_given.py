@@ -42,7 +42,7 @@ class Given:
         """
         found: dict[str, str] = {}
         faults: list[Fault] = []
-        left = trust.MOST_BYTES
+        left = trust.MAX_BYTES
         for reference in trust.references(spec):
             text = await self._text(namespace, reference)
             try:
@@ -51,7 +51,7 @@ class Given:
                 given = trust.authorities_in(text)
                 if len(given) > left:
                     raise CertificateRefused(
-                        f"is too long: the authorities of a cluster have {trust.MOST_BYTES >> 10} KiB at most together"
+                        f"is too long: the authorities of a cluster have {trust.MAX_BYTES >> 10} KiB at most together"
                     )
             except CertificateRefused as error:
                 given = self._former(held.get(reference.entry, ""))

@@ -13,8 +13,8 @@ from headrace.base.levels import Level, format_of
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import bootstrap
-from headrace_operator.kinds.cluster_record import Recording
-from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, WORKING_S, Seen
+from headrace_operator.kinds.cluster_record import ClusterRecords
+from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, WORKING_S, ObservedCluster
 from headrace_operator.specs import AUTO, ClusterSpec
 from headrace_operator.status import Condition
 
@@ -25,14 +25,14 @@ SECURED: Final = int(Level.SECURED)
 Order = tuple[str, dict[str, Any]]
 
 
-class Levelling:
+class FeatureLevelStep:
     """Takes the next step towards the requested feature level."""
 
-    def __init__(self, *, admin: Calls, recording: Recording) -> None:
+    def __init__(self, *, admin: Calls, cluster_records: ClusterRecords) -> None:
         self._admin = admin
-        self._recording = recording
+        self._cluster_records = cluster_records
 
-    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
         """Set the level as the resource asks, or note why it differs. Raises HeadraceError."""
         where = bootstrap(objects.name, objects.namespace)
         try:
@@ -51,7 +51,7 @@ class Levelling:
         seen.level = int(shown["level"])
         needed = format_of(max(seen.level, shown["raising"] or 0))
         if needed > seen.record_format:
-            await self._recording.fence(objects, seen, needed)
+            await self._cluster_records.fence(objects, seen, needed)
         told = condition(spec.feature_level, shown, refusal)
         seen.note(told.type, told.ok, told.reason, told.message, again_s=QUIET_S if told.ok else WORKING_S)
 

@@ -14,8 +14,8 @@ from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.listeners import OUTSIDE, exposed
 from headrace_operator.builders.names import Manifest
-from headrace_operator.kinds.cluster_record import NODE_PORTS, Recording
-from headrace_operator.kinds.cluster_view import Seen
+from headrace_operator.kinds.cluster_record import NODE_PORTS, ClusterRecords
+from headrace_operator.kinds.cluster_view import ObservedCluster
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
 from headrace_operator.specs import ClusterSpec
@@ -24,16 +24,16 @@ FIELD: Final = "nodePort"
 """The field that the API server's error names if a port is taken, or out of its range."""
 
 
-class Exposing:
+class ExternalServices:
     """Applies the Services for clients outside."""
 
-    def __init__(self, *, kube: Kube, recording: Recording, reporter: Reporter) -> None:
+    def __init__(self, *, kube: Kube, cluster_records: ClusterRecords, reporter: Reporter) -> None:
         self._kube = kube
-        self._recording = recording
+        self._cluster_records = cluster_records
         self._reporter = reporter
 
     async def apply(
-        self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, is_ours: Callable[[Manifest], bool]
+        self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster, is_ours: Callable[[Manifest], bool]
     ) -> None:
         """Apply the Services, delete those of removed pods, note the ports. Raises NameTaken, ApiError, ApiSilent."""
         services = objects.external_services()
@@ -49,7 +49,7 @@ class Exposing:
                 await self._kube.delete("v1", "Service", objects.namespace, name)
         if any(ports.values()):
             noted = msgspec.json.encode(ports, order="sorted").decode()
-            await self._recording.note(objects, seen, {NODE_PORTS: noted})
+            await self._cluster_records.note(objects, seen, {NODE_PORTS: noted})
 
     async def _applied(
         self, objects: ClusterObjects, spec: ClusterSpec, manifest: Manifest, is_ours: Callable[[Manifest], bool]

@@ -17,7 +17,7 @@ from headrace.store.record_types import SECRET_BYTES
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.images import image_of
 from headrace_operator.kinds.causes import is_ready
-from headrace_operator.kinds.cluster_view import Seen, annotation
+from headrace_operator.kinds.cluster_view import ObservedCluster, annotation
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import GROUP, ClusterSpec
 
@@ -34,7 +34,7 @@ that is what the record says.
 """
 
 
-def known_default_volume(seen: Seen) -> str:
+def known_default_volume(seen: ObservedCluster) -> str:
     """Return the value of DEFAULT_VOLUME, or else that of the record; "" if there is no record."""
     if seen.secret is None:
         return ""
@@ -42,7 +42,7 @@ def known_default_volume(seen: Seen) -> str:
     return annotation(seen.secret, DEFAULT_VOLUME) or f"{record.get('replicas')}/{record.get('min_in_sync')}"
 
 
-def kept_image(seen: Seen) -> str | None:
+def kept_image(seen: ObservedCluster) -> str | None:
     """Return the image that a cluster whose spec names none keeps, whatever the operator's default is now: the one that
     it got by default. None if it takes the operator's default: it is new, or its spec no longer names an image or
     version.
@@ -60,7 +60,7 @@ def kept_image(seen: Seen) -> str | None:
     return noted or (None if seen.stateful_set is None else image_of(seen.stateful_set))
 
 
-def images_running(seen: Seen) -> list[str]:
+def images_running(seen: ObservedCluster) -> list[str]:
     """Return the image of each ready pod."""
     return [str(pod["spec"]["containers"][0]["image"]) for pod in seen.pods if is_ready(pod)]
 
@@ -74,7 +74,7 @@ is deleted and applied again gets them back.
 _node_ports: Final = msgspec.json.Decoder(dict[str, list[int]])
 
 
-def known_node_ports(seen: Seen) -> dict[str, list[int]]:
+def known_node_ports(seen: ObservedCluster) -> dict[str, list[int]]:
     """Return the value of NODE_PORTS; {} if it is missing or cannot be parsed."""
     text = annotation(seen.secret, NODE_PORTS) if seen.secret is not None else ""
     try:
@@ -83,13 +83,13 @@ def known_node_ports(seen: Seen) -> dict[str, list[int]]:
         return {}
 
 
-class Recording:
+class ClusterRecords:
     """Creates the cluster record and notes facts at it."""
 
     def __init__(self, *, kube: Kube) -> None:
         self._kube = kube
 
-    async def ensure(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> bool:
+    async def ensure(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> bool:
         """Return whether a record exists, after creating it for a cluster without data. Raises ApiError, ApiSilent."""
         if seen.secret is not None:
             return True
@@ -118,7 +118,7 @@ class Recording:
             seen.record_format = format
         return True
 
-    async def fence(self, objects: ClusterObjects, seen: Seen, format: int) -> None:
+    async def fence(self, objects: ClusterObjects, seen: ObservedCluster, format: int) -> None:
         """Make pods mount the record in a format that older versions refuse, from their next start on. Raises ApiError,
         ApiSilent.
         """
@@ -127,12 +127,12 @@ class Recording:
         await self._kube.create(objects.secret({**record, "format_version": format}))
         seen.record_format = format
 
-    async def keep_image(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def keep_image(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
         """Note the nodes' image and who chose it, before any node runs it. Raises ApiError, ApiSilent."""
         chosen_by = BY_DEFAULT if spec.image is None and spec.version is None else BY_SPEC
         await self.note(objects, seen, {IMAGE: objects.image, IMAGE_CHOSEN_BY: chosen_by})
 
-    async def note(self, objects: ClusterObjects, seen: Seen, noted: Mapping[str, str]) -> None:
+    async def note(self, objects: ClusterObjects, seen: ObservedCluster, noted: Mapping[str, str]) -> None:
         """Set annotations of the record. Raises ApiError, ApiSilent."""
         if seen.secret is None or any(annotation(seen.secret, name) != value for name, value in noted.items()):
             where = path("v1", "Secret", objects.namespace, objects.record)

@@ -21,7 +21,7 @@ import structlog
 from headrace.base.errors import HeadraceError, KafkaError
 from headrace.base.levels import Level, format_of
 from headrace.security.certificate_authority import CertificateRefused
-from headrace_operator.admin import Calls, NotKnown
+from headrace_operator.admin import Calls, NotAuthenticated
 from headrace_operator.builders import authorities, certificates, listeners, operator_secret, secured_pods, trust
 from headrace_operator.builders.authorities import FORCE, Generations, Terms, decoded, encoded
 from headrace_operator.builders.cluster import ClusterObjects
@@ -33,7 +33,7 @@ from headrace_operator.builders.secured_pods import Secured, next_secured, secur
 from headrace_operator.engine import Key
 from headrace_operator.kinds.causes import is_ready
 from headrace_operator.kinds.cluster_given import Fault, Given, pair_of
-from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, STUCK_S, WORKING_S, Seen, annotation
+from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, STUCK_S, WORKING_S, ObservedCluster, annotation
 from headrace_operator.kinds.references import Unresolved
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube, NameTaken, path
@@ -47,7 +47,7 @@ CERTIFICATES: Final = "Certificates"
 TYPES: Final = (SECURED, CERTIFICATES)
 ASIDE: Final = (SECURED,)
 """Conditions that Ready does not depend on: an open cluster is as its resource asks."""
-LEAST_OVERLAP_S: Final = 60.0
+MIN_OVERLAP_S: Final = 60.0
 """Least seconds between an authority's steps: pods see a changed Secret at once (`_force_sync`), and nodes check every
 ten seconds.
 """
@@ -74,7 +74,7 @@ class Withheld(Exception):
     """Pods cannot get the security that they need, and are not created without it. The conditions say why."""
 
 
-class Securing:
+class SecurityStep:
     """Prepares the security of all clusters."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Securing:
         """Return whether the cluster accepts the route's credentials; also True if it does not answer."""
         try:
             await self._admin.call(bootstrap(key.name, key.namespace), "security.show", {}, patience_s=ANSWER_S)
-        except NotKnown:
+        except NotAuthenticated:
             return False
         except HeadraceError:
             return True
@@ -140,7 +140,7 @@ class Securing:
 
     # --- what pods need
 
-    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Secured | None:
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> Secured | None:
         """Bring the Secrets up to date, and return the stage of security for the pods; None for none at all. Raises
         Withheld, NameTaken, ApiError, ApiSilent.
         """
@@ -178,7 +178,7 @@ class Securing:
             template, [secured_of(pod) for pod in seen.pods], is_new=is_new, authorization=spec.security.authorization
         )
 
-    async def _held(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, *, has_it: bool) -> _Held:
+    async def _held(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster, *, has_it: bool) -> _Held:
         terms, key = _terms(spec), Key("StreamCluster", objects.namespace, objects.name)
         cluster = await self._authority(objects, ObjectName.CLUSTER_CA.of(key.name), terms, has_it=has_it)
         clients = await self._authority(objects, ObjectName.CLIENTS_CA.of(key.name), terms, has_it=has_it)
@@ -220,7 +220,7 @@ class Securing:
         given, faults = await self._given.authorities(objects.namespace, spec, held)
         return trust.entries(spec, given, own=clients.trusted), faults
 
-    async def _force_sync(self, objects: ClusterObjects, seen: Seen, mark: str) -> None:
+    async def _force_sync(self, objects: ClusterObjects, seen: ObservedCluster, mark: str) -> None:
         """Make pods see changed Secrets at once: the kubelet syncs a pod when the pod changes, and otherwise within a
         minute and a half.
         """
@@ -305,7 +305,7 @@ class Securing:
         return values
 
     async def _check_given(
-        self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, faults: Sequence[Fault]
+        self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster, faults: Sequence[Fault]
     ) -> None:
         """Note the condition of the certificates: user-provided ones, and what nodes report about theirs."""
         found = [*faults, *await self._given.certificates(objects.namespace, spec)]
@@ -319,7 +319,7 @@ class Securing:
         again_s = STUCK_S if worst.is_now else QUIET_S
         seen.note(CERTIFICATES, False, worst.reason, f"{worst.text}{more}", again_s=again_s)
 
-    async def _problem_of_nodes(self, seen: Seen) -> str:
+    async def _problem_of_nodes(self, seen: ObservedCluster) -> str:
         """Return the first listener problem that a node reports; "" if there is none."""
         if secured_of(_template(seen)) is None:
             return ""
@@ -364,12 +364,12 @@ class Securing:
         await self._kube.merge(where, {"metadata": {"annotations": {FORCE: None}}})
 
 
-def has_had_it(seen: Seen) -> bool:
+def has_had_it(seen: ObservedCluster) -> bool:
     """Return whether the cluster record says that its pods had security, whether or not any pods exist."""
     return seen.secret is not None and annotation(seen.secret, HAS_IT) == "true"
 
 
-def _as_it_is(template: Secured | None, seen: Seen) -> Secured | None:
+def _as_it_is(template: Secured | None, seen: ObservedCluster) -> Secured | None:
     """Return the stage of security that the pods keep while the Secrets are faulty. Raises Withheld if keeping it would
     open a cluster.
     """
@@ -391,10 +391,10 @@ def kept_secrets(cluster: str) -> list[str]:
 
 def _terms(spec: ClusterSpec) -> Terms:
     asked = authorities.terms_of(spec.security.certificates)
-    return replace(asked, overlap_s=max(asked.overlap_s, LEAST_OVERLAP_S))
+    return replace(asked, overlap_s=max(asked.overlap_s, MIN_OVERLAP_S))
 
 
-def _template(seen: Seen) -> Manifest | None:
+def _template(seen: ObservedCluster) -> Manifest | None:
     return None if seen.stateful_set is None else dict(seen.stateful_set["spec"]["template"])
 
 
@@ -403,7 +403,7 @@ def _public(values: Mapping[str, str]) -> list[str]:
     return [value for name, value in sorted(values.items()) if not name.endswith(".key")]
 
 
-def _outside(spec: ClusterSpec, seen: Seen) -> list[str]:
+def _outside(spec: ClusterSpec, seen: ObservedCluster) -> list[str]:
     """Return the hosts that clients outside use, as far as they are known."""
     told = []
     for port in listeners.exposed(spec):

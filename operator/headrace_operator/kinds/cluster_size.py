@@ -25,7 +25,7 @@ from headrace_operator.kinds.cluster_view import (
     SHOWN,
     SOON_S,
     WORKING_S,
-    Seen,
+    ObservedCluster,
     annotation,
     claim_ordinal,
     node_ordinal,
@@ -53,7 +53,7 @@ REGISTERS_S: Final = 60.0
 """Seconds after its creation at which a pod that has not registered its nodes is no longer waited for."""
 
 
-class Sizing:
+class Scaler:
     """Takes the next step towards the requested number of pods."""
 
     def __init__(self, *, kube: Kube, admin: Calls, reporter: Reporter) -> None:
@@ -61,7 +61,7 @@ class Sizing:
         self._admin = admin
         self._reporter = reporter
 
-    async def next_size(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> int:
+    async def next_size(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> int:
         """Return how many pods there are to be now. Raises ApiError, ApiSilent."""
         present = seen.size
         if present is None:
@@ -84,7 +84,7 @@ class Sizing:
             await self._reporter.tell(objects, "ScaledUp", f"from {seen.size} to {size} pods")
         return size
 
-    def check(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int) -> None:
+    def check(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster, size: int) -> None:
         """Withdraw the condition Sized while pods are missing, or removed ones still exist."""
         if size != spec.nodes or not any(each.type == "Sized" and each.ok for each in seen.conditions):
             return
@@ -106,7 +106,7 @@ class Sizing:
 
     # --- up
 
-    async def _up(self, objects: ClusterObjects, seen: Seen, present: int, wanted: int) -> int:
+    async def _up(self, objects: ClusterObjects, seen: ObservedCluster, present: int, wanted: int) -> int:
         """Return the size to which the cluster can grow now."""
         size = wanted
         for claim in seen.claims:
@@ -123,7 +123,7 @@ class Sizing:
                 size = min(size, index)
         return max(size, present)
 
-    async def _take_back_drains(self, objects: ClusterObjects, seen: Seen, *, below: int) -> None:
+    async def _take_back_drains(self, objects: ClusterObjects, seen: ObservedCluster, *, below: int) -> None:
         """Cancel drains of nodes that are to stay."""
         for node in seen.nodes:
             if annotation(node, DRAINED_BY) != "operator" or node_ordinal(node) >= below:
@@ -143,7 +143,7 @@ class Sizing:
 
     # --- down
 
-    async def _down(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, present: int) -> int:
+    async def _down(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster, present: int) -> int:
         last = f"{objects.name}-{present - 1}"
         if seen.status is None:
             text = f"pod {last} stays until the cluster answers: {seen.problem}"
@@ -195,7 +195,7 @@ class Sizing:
 
     # --- nodes and claims of removed pods
 
-    async def forget(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
+    async def forget(self, objects: ClusterObjects, seen: ObservedCluster, size: int) -> None:
         """Forget nodes whose pod is gone, or which another node replaced; then delete drained claims."""
         if seen.status is None:
             return
@@ -215,7 +215,7 @@ class Sizing:
         for claim in seen.claims:
             await self._delete_drained(objects, seen, claim, size)
 
-    async def _remove(self, objects: ClusterObjects, seen: Seen, number: int, slot: str) -> None:
+    async def _remove(self, objects: ClusterObjects, seen: ObservedCluster, number: int, slot: str) -> None:
         seen.again_s = min(seen.again_s, SOON_S)
         try:
             await self._ask(objects, "node.remove", {"node": number})
@@ -224,7 +224,7 @@ class Sizing:
             return
         await self._reporter.tell(objects, "NodeRemoved", f"node {number} of {slot} is forgotten")
 
-    async def _delete_drained(self, objects: ClusterObjects, seen: Seen, claim: Manifest, size: int) -> None:
+    async def _delete_drained(self, objects: ClusterObjects, seen: ObservedCluster, claim: Manifest, size: int) -> None:
         index, meta = claim_ordinal(claim), claim["metadata"]
         if index < size or not annotation(claim, DRAINED) or meta.get("deletionTimestamp"):
             return
@@ -250,7 +250,7 @@ class Sizing:
         await self._kube.merge(where, {"metadata": {"annotations": {DRAINED: value}}})
 
 
-def why_too_few(resource: Manifest, spec: ClusterSpec, seen: Seen) -> str:
+def why_too_few(resource: Manifest, spec: ClusterSpec, seen: ObservedCluster) -> str:
     """Return which volumes could not have their replicas on the remaining nodes; "" if all can, or the user has
     confirmed.
     """
@@ -274,14 +274,14 @@ def why_too_few(resource: Manifest, spec: ClusterSpec, seen: Seen) -> str:
     )
 
 
-def _takes_replicas(seen: Seen, node: Manifest) -> bool:
+def _takes_replicas(seen: ObservedCluster, node: Manifest) -> bool:
     """Return whether a node is up, and is not being drained by anybody but the operator."""
     shown = seen.shown(node)
     state = str((shown or {}).get("state", "down"))
     return not state.startswith(("down", "drain")) or annotation(node, DRAINED_BY) == "operator"
 
 
-def _places(volume: Mapping[str, Any], seen: Seen, nodes: Sequence[Manifest]) -> int:
+def _places(volume: Mapping[str, Any], seen: ObservedCluster, nodes: Sequence[Manifest]) -> int:
     """Return for how many replicas of a container these nodes have room: one per pod, or one per host if the volume
     says so.
     """
@@ -296,7 +296,7 @@ def _places(volume: Mapping[str, Any], seen: Seen, nodes: Sequence[Manifest]) ->
     return len(found)
 
 
-def _held(seen: Seen) -> int:
+def _held(seen: ObservedCluster) -> int:
     """Return the number of pods up to the last one that may have data, by nodes and by claims not marked as drained."""
     ordinals: Sequence[int] = [
         *(node_ordinal(node) for node in seen.nodes),
@@ -311,7 +311,7 @@ def _unknown_shards(nodes: Sequence[Manifest], pod: str, shards: int) -> list[st
     return [slot for slot in (f"{pod}/{shard}" for shard in range(shards)) if slot not in known]
 
 
-def _is_coming(seen: Seen, name: str) -> bool:
+def _is_coming(seen: ObservedCluster, name: str) -> bool:
     """Return whether the last pod may still register nodes: it is about to be created, or was just created."""
     pod = next((each for each in seen.pods if each["metadata"]["name"] == name), None)
     if pod is None:
@@ -322,7 +322,7 @@ def _is_coming(seen: Seen, name: str) -> bool:
     return not is_ready(pod) and not is_hopeless(pod) and made is not None and seconds_since(made) < REGISTERS_S
 
 
-def _is_drained(seen: Seen, node: Manifest) -> bool:
+def _is_drained(seen: ObservedCluster, node: Manifest) -> bool:
     """Return whether the cluster itself reports that a node is drained and holds no replicas."""
     shown = seen.shown(node)
     return shown is not None and str(shown["state"]).startswith("drained") and not shown["replicas"]

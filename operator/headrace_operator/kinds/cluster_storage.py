@@ -17,7 +17,7 @@ from headrace_operator.kinds.cluster_view import (
     SHOWN,
     SOON_S,
     WORKING_S,
-    Seen,
+    ObservedCluster,
     claim_ordinal,
 )
 from headrace_operator.kinds.reporting import Reporter
@@ -25,14 +25,14 @@ from headrace_operator.kube import Kube, path
 from headrace_operator.specs import ClusterSpec, Storage, quantity
 
 
-class Storing:
+class ClaimStep:
     """Takes the next step towards the requested storage."""
 
     def __init__(self, *, kube: Kube, reporter: Reporter) -> None:
         self._kube = kube
         self._reporter = reporter
 
-    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Storage:
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> Storage:
         """Return the storage for the StatefulSet's claim template. Raises ApiError, ApiSilent."""
         await self._replace_unbound(objects, spec, seen)
         if seen.stateful_set is None:
@@ -70,11 +70,11 @@ class Storing:
             seen.again_s = min(seen.again_s, SOON_S)
         return present if quantity(spec.storage.size) == quantity(present.size) else spec.storage
 
-    def rebuilding(self, seen: Seen) -> bool:
+    def rebuilding(self, seen: ObservedCluster) -> bool:
         """Return whether the StatefulSet is being deleted, to be applied again once it is gone."""
         return seen.stateful_set is not None and bool(seen.stateful_set["metadata"].get("deletionTimestamp"))
 
-    def note_full(self, spec: ClusterSpec, seen: Seen) -> None:
+    def note_full(self, spec: ClusterSpec, seen: ObservedCluster) -> None:
         """Note which nodes report that their disk is full. Called after all other notes of Storage."""
         full = sorted((node for node in seen.nodes if is_full(node, seen)), key=lambda node: node["status"]["nodeId"])
         if not full:
@@ -92,7 +92,7 @@ class Storing:
         if seen.status is not None and all(is_full(node, seen) for node in staying):
             seen.note("Available", False, "DiskFull", text)
 
-    async def _rebuild(self, objects: ClusterObjects, seen: Seen) -> None:
+    async def _rebuild(self, objects: ClusterObjects, seen: ObservedCluster) -> None:
         """Delete the StatefulSet without its pods; it is applied again once it is gone."""
         assert seen.stateful_set is not None
         if self.rebuilding(seen):
@@ -103,7 +103,7 @@ class Storing:
         )
         meta["deletionTimestamp"] = "now"
 
-    async def _replace_unbound(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def _replace_unbound(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
         """Delete claims that never had a volume and differ from the resource in class or size: they cannot be changed,
         and hold nothing. The StatefulSet recreates them.
         """
@@ -130,7 +130,7 @@ class Storing:
             text = f"{meta['name']} never had a volume: it is made anew as the resource asks ({asked})"
             await self._reporter.tell(objects, "ClaimReplaced", text)
 
-    async def _grow_claims(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> bool:
+    async def _grow_claims(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> bool:
         """Grow the claims; return whether all request as much as the resource."""
         for claim in seen.claims:
             meta = claim["metadata"]
@@ -153,13 +153,13 @@ class Storing:
         return True
 
 
-def is_full(node: Manifest, seen: Seen) -> bool:
+def is_full(node: Manifest, seen: ObservedCluster) -> bool:
     """Return whether a node reports a full disk, in its StorageNode or in the cluster's status."""
     state = str((seen.shown(node) or {}).get("state", ""))
     return state == "up, full" or (bool(node["status"].get("full")) and not state.startswith("down"))
 
 
-def _note_size(objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+def _note_size(objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
     """Note the condition of the claims by their actual capacity, which follows their request. Claims that no pod uses
     are ignored, as they may never grow.
     """

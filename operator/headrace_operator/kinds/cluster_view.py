@@ -49,7 +49,7 @@ _ORDINAL: Final = re.compile(r"-(\d+)(?:/\d+)?$")
 
 
 @dataclass(slots=True)
-class Seen:
+class ObservedCluster:
     """The observed state of a cluster."""
 
     stateful_set: Manifest | None
@@ -124,11 +124,13 @@ class Seen:
         return any(pod["metadata"]["name"] == name for pod in self.pods)
 
 
-async def _nothing(_seen: Seen) -> None:
+async def _nothing(_seen: ObservedCluster) -> None:
     """The default of `prepare` in `look`: do nothing."""
 
 
-async def look(kube: Kube, admin: Calls, key: Key, *, prepare: Callable[[Seen], Awaitable[None]] = _nothing) -> Seen:
+async def look(
+    kube: Kube, admin: Calls, key: Key, *, prepare: Callable[[ObservedCluster], Awaitable[None]] = _nothing
+) -> ObservedCluster:
     """Return the present state. `prepare` is called with the state from Kubernetes, before the cluster is called.
     Raises NameTaken if the StatefulSet or the record's Secret belongs to another; ApiError, ApiSilent.
     """
@@ -149,7 +151,7 @@ async def look(kube: Kube, admin: Calls, key: Key, *, prepare: Callable[[Seen], 
             record_format = format
             break
     nodes = await kube.list(API, "StorageNode", key.namespace, labels={CLUSTER_LABEL: key.name})
-    seen = Seen(
+    seen = ObservedCluster(
         stateful_set=stateful_set,
         secret=secret,
         pods=await kube.list("v1", "Pod", key.namespace, labels=storage),
@@ -197,7 +199,7 @@ async def _ask(admin: Calls, key: Key, pods: Sequence[Manifest]) -> Mapping[str,
         raise error
 
 
-async def find_causes(kube: Kube, key: Key, seen: Seen, size: int) -> None:
+async def find_causes(kube: Kube, key: Key, seen: ObservedCluster, size: int) -> None:
     """Find out why pods and claims of a cluster of `size` pods are not as they should be. Requests events only of
     faulty objects, and only of a few. Raises ApiError, ApiSilent.
     """

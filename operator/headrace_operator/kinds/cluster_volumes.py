@@ -17,8 +17,8 @@ from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import bootstrap
 from headrace_operator.engine import Cache, Key
-from headrace_operator.kinds.cluster_record import DEFAULT_VOLUME, Recording, known_default_volume
-from headrace_operator.kinds.cluster_view import SOON_S, Seen
+from headrace_operator.kinds.cluster_record import DEFAULT_VOLUME, ClusterRecords, known_default_volume
+from headrace_operator.kinds.cluster_view import SOON_S, ObservedCluster
 from headrace_operator.kinds.references import cluster_key, is_allowed
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.specs import ClusterSpec, VolumeSpec
@@ -26,16 +26,16 @@ from headrace_operator.specs import ClusterSpec, VolumeSpec
 log = structlog.get_logger()
 
 
-class Replicating:
+class DefaultVolume:
     """Takes the next step towards the requested default volume."""
 
-    def __init__(self, *, admin: Calls, cache: Cache, recording: Recording, reporter: Reporter) -> None:
+    def __init__(self, *, admin: Calls, cache: Cache, cluster_records: ClusterRecords, reporter: Reporter) -> None:
         self._admin = admin
         self._cache = cache
-        self._recording = recording
+        self._cluster_records = cluster_records
         self._reporter = reporter
 
-    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
         """Set the default volume as the resource asks. Raises HeadraceError."""
         volumes = (seen.status or {}).get("volumes", [])
         present = next((each for each in volumes if each["volume"] == "default"), None)
@@ -51,7 +51,7 @@ class Replicating:
             seen.note("Redundant", False, "UnderReplicated", text, again_s=SOON_S)
         noted = _pair(asked)
         if known_default_volume(seen) != noted:
-            await self._recording.note(objects, seen, {DEFAULT_VOLUME: noted})
+            await self._cluster_records.note(objects, seen, {DEFAULT_VOLUME: noted})
 
     async def _raised(self, objects: ClusterObjects, asked: dict[str, int]) -> bool:
         """Raise the default volume; return whether that was possible. A refusal is no fault, as nobody asked for it
@@ -83,14 +83,14 @@ class Replicating:
         return False
 
 
-def most_replicas(spec: ClusterSpec, seen: Seen) -> int:
+def most_replicas(spec: ClusterSpec, seen: ObservedCluster) -> int:
     """Return the most replicas of any volume in the cluster's status; the requested number before the cluster reports
     one.
     """
     return max((int(each["replicas"]) for each in (seen.status or {}).get("volumes", [])), default=spec.replicas)
 
 
-def _may_rise(spec: ClusterSpec, seen: Seen, present: Mapping[str, Any]) -> bool:
+def _may_rise(spec: ClusterSpec, seen: ObservedCluster, present: Mapping[str, Any]) -> bool:
     """Return whether the default volume is unchanged since the cluster was smaller, and there are pods for more
     replicas.
     """

@@ -38,7 +38,7 @@ from headrace_operator.kinds.causes import (
     why_unbound,
 )
 from headrace_operator.kinds.job_status import (
-    Seen,
+    ObservedJob,
     end_of,
     executors,
     figures,
@@ -301,7 +301,7 @@ class Jobs:
 
     # --- observation and report
 
-    async def _see(self, objects: JobObjects) -> Seen:
+    async def _see(self, objects: JobObjects) -> ObservedJob:
         placed = objects.placed
         pods = await self._kube.list("v1", "Pod", placed.namespace, labels={JOB_LABEL: placed.name})
         workload = None
@@ -311,7 +311,7 @@ class Jobs:
         driver = newest_driver(pods)
         told = await self._ask(driver)
         cause = "" if told else await self._cause(objects, workload, driver)
-        return Seen(workload, driver, executors(pods), told, cause, self._definition(objects))
+        return ObservedJob(workload, driver, executors(pods), told, cause, self._definition(objects))
 
     def _definition(self, objects: JobObjects) -> str:
         """Return the digest of what a continuous driver is to run; "" for runs that end, whose workload is replaced
@@ -381,7 +381,7 @@ class Jobs:
         seconds = max(0.0, time.time() - behind_since_ms / 1000) if records and behind_since_ms < float("inf") else 0.0
         return {"lagRecords": records, "lagSeconds": round(seconds, 1)}
 
-    async def _delete_ended_executors(self, objects: JobObjects, seen: Seen) -> None:
+    async def _delete_ended_executors(self, objects: JobObjects, seen: ObservedJob) -> None:
         """Delete executors that have ended: a driver whose container was restarted does not know them."""
         for pod in seen.executors:
             if is_over(pod):
@@ -392,7 +392,7 @@ class Jobs:
                     await self._reporter.tell(objects, "ExecutorFailed", f"{meta['name']}: {why}", warning=True)
                 await self._kube.delete("v1", "Pod", meta["namespace"], meta["name"], uid=meta["uid"])
 
-    async def _end_runs(self, seen: Seen) -> None:
+    async def _end_runs(self, seen: ObservedJob) -> None:
         """Delete active runs of a suspended schedule: suspending only prevents new runs."""
         if seen.workload is None or seen.workload["kind"] != "CronJob":
             return
@@ -402,7 +402,7 @@ class Jobs:
                 "batch/v1", "Job", namespace, run["name"], uid=run.get("uid"), propagation="Background"
             )
 
-    async def _tell(self, key: Key, objects: JobObjects, seen: Seen) -> None:
+    async def _tell(self, key: Key, objects: JobObjects, seen: ObservedJob) -> None:
         """Record events: the driver was restarted, the number of executors was changed."""
         if seen.driver is None:
             return

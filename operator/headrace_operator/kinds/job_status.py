@@ -28,7 +28,7 @@ _REASONS: Final = {"failed": "QueryFailed", "wrong": "JobWrong", "absent": "NotT
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedJob:
     """The observed state of a job's objects."""
 
     workload: Manifest | None = None
@@ -99,7 +99,7 @@ def why_ended(driver: Manifest | None) -> tuple[str, str] | None:
     return reason, f"the driver ended with exit code {ended.get('exitCode', '?')} ({reason}), and said nothing"
 
 
-def judge(spec: JobSpec, seen: Seen) -> tuple[str, list[Condition]]:
+def judge(spec: JobSpec, seen: ObservedJob) -> tuple[str, list[Condition]]:
     """Return the state and the conditions."""
     found = [Condition("Reconciled", True, "AsAsked")]
     if spec.suspend:
@@ -129,7 +129,7 @@ def judge(spec: JobSpec, seen: Seen) -> tuple[str, list[Condition]]:
     return "Starting", [*found, Condition("Running", False, "PodsCannotRun" if stuck else "Starting", text)]
 
 
-def figures(spec: JobSpec, state: str, seen: Seen, *, name: str, namespace: str) -> dict[str, Any]:
+def figures(spec: JobSpec, state: str, seen: ObservedJob, *, name: str, namespace: str) -> dict[str, Any]:
     """Return the fields of the status; None for a field that is unknown or does not apply."""
     told = seen.told or (last_word(seen.driver) if state in ("Done", "Failed", "Scheduled") else {})
     running = [pod for pod in seen.executors if pod.get("status", {}).get("phase") == "Running"]

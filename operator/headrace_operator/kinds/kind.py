@@ -19,7 +19,7 @@ from headrace_operator.admin import Calls
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.finalizers import is_ending, is_leaving, keep_finalizer
 from headrace_operator.kinds.index import Index
-from headrace_operator.kinds.permissions import Permitting
+from headrace_operator.kinds.permissions import PermissionStep
 from headrace_operator.kinds.references import Unresolved, check_oldest, cluster_key, invalid, resolve
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
@@ -59,7 +59,7 @@ Wake = Callable[[Collection[Key]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Outcome:
     """The outcome of a reconcile. `problem`: why the result is not usable yet, though it is as asked."""
 
     figures: Figures
@@ -96,7 +96,7 @@ class Kind(ABC, Generic[S]):
         self._reporter = reporter
         self._cache = cache
         self._index = index
-        self._permitting = Permitting(admin=admin)
+        self._permissions = PermissionStep(admin=admin)
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
@@ -125,7 +125,7 @@ class Kind(ABC, Generic[S]):
         try:
             _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
             check_oldest(self._cache, self._index, body)
-            made: Made = await self._make(bootstrap, body, spec)
+            made: Outcome = await self._make(bootstrap, body, spec)
         except Unresolved as error:
             return [error.condition], {}, None  # the index triggers a reconcile when that changes
         except KafkaError as error:
@@ -154,7 +154,7 @@ class Kind(ABC, Generic[S]):
     # --- per kind
 
     @abstractmethod
-    async def _make(self, bootstrap: str, body: Body, spec: S) -> Made:
+    async def _make(self, bootstrap: str, body: Body, spec: S) -> Outcome:
         """Create or change the object in the cluster. Raises HeadraceError, and Unresolved for faults that a retry does
         not change.
         """

@@ -29,9 +29,9 @@ from headrace_operator.kinds.kind import (
     FINAL,
     Figures,
     Kind,
-    Made,
+    Outcome,
 )
-from headrace_operator.kinds.link_asked import Asked, Asking, Unheard, addresses
+from headrace_operator.kinds.link_asked import Asked, LinkResolver, Unheard, addresses
 from headrace_operator.kinds.link_credentials import without_secrets
 from headrace_operator.kinds.link_status import (
     ASIDE,
@@ -64,7 +64,7 @@ AT_ONCE: Final = 2
 IN_TURN_S: Final = 3.0
 WITHOUT_WORDS: Final = frozenset({"link", "state", "lagRecords", "lagBytes", "lagSeconds", "groups", "partitions"})
 """Status fields without free text, which might quote a secret."""
-MOST_COUNTED: Final = 1000
+MAX_COUNTED: Final = 1000
 """Most topics of a stream whose homes are counted."""
 VERSIONS: Final = ("credentialsVersion", "reverseCredentialsVersion")
 """Status fields with the versions of the credentials that were sent last."""
@@ -94,7 +94,7 @@ class Links(Kind[LinkSpec]):
     def __init__(self, **common: Any) -> None:
         """Takes the arguments of Kind."""
         super().__init__(**common)
-        self._resolver = Asking(kube=self._kube, cache=self._cache, index=self._index)
+        self._resolver = LinkResolver(kube=self._kube, cache=self._cache, index=self._index)
         self._asking = 0
         self._sent: dict[str, tuple[str, str]] = {}
         """The versions of the credentials that were sent last, the link's own and the reverse ones, by the resource's
@@ -174,7 +174,7 @@ class Links(Kind[LinkSpec]):
         for turn in turns(body.get("status") or {}, conditions, stream):
             await self._kube.tell(body, reason=turn.reason, message=turn.message, warning=turn.warning)
 
-    async def _make(self, bootstrap: str, body: Body, spec: LinkSpec) -> Made:
+    async def _make(self, bootstrap: str, body: Body, spec: LinkSpec) -> Outcome:
         raise NotImplementedError  # this kind overrides _advance
 
     # --- creation and changes
@@ -333,7 +333,7 @@ class Links(Kind[LinkSpec]):
             changes = {"path": spec.target.stream, "changes": {"ttl_ms": ttl_ms}}
             await self._admin.call(asked.bootstrap, "stream.alter", changes)
         found = {"topics": shown["topics"]}
-        if shown["topics"] <= MOST_COUNTED:
+        if shown["topics"] <= MAX_COUNTED:
             homes = await self._counted(asked.bootstrap, spec.target.stream)
             found["topicsAtHome"] = homes.here
             uid = body["metadata"]["uid"]
@@ -347,13 +347,13 @@ class Links(Kind[LinkSpec]):
         here = elsewhere = taken = 0
         after: str | None = None
         while True:
-            asked = {"version": 1, "stream": stream, "after": after, "limit": MOST_COUNTED}
+            asked = {"version": 1, "stream": stream, "after": after, "limit": MAX_COUNTED}
             page = await self._admin.call(bootstrap, "link.topics", asked)
             at_home = [each["home"][0] for each in page["topics"] if each["home"][1] == own]
             here, elsewhere = here + len(at_home), elsewhere + len(page["topics"]) - len(at_home)
             taken += sum(counter > 0 for counter in at_home)
             after = page["after"]
-            if after is None or here + elsewhere > MOST_COUNTED:
+            if after is None or here + elsewhere > MAX_COUNTED:
                 return Homes(here, elsewhere, taken)
 
     # --- deletion

@@ -57,7 +57,7 @@ class Asked:
         return bool(self.fields["direction"] == "both")
 
 
-class Asking:
+class LinkResolver:
     """Resolves all ReplicationLinks."""
 
     def __init__(self, *, kube: Kube, cache: Cache, index: Index) -> None:

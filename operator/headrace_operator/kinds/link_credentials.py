@@ -31,7 +31,7 @@ replaced by its content.
 """
 OPEN: Final = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
 """Properties whose values may be shown."""
-LEAST_SECRET: Final = 3
+MIN_SECRET: Final = 3
 """Least characters of a value that is masked: a shorter one would be found in any text."""
 _NAME: Final = re.compile(r"[a-z]+(\.[a-z0-9]+)+")
 
@@ -83,6 +83,6 @@ def _file_properties(text: str) -> dict[str, str]:
 def without_secrets(text: str, properties: Mapping[str, str]) -> str:
     """Return `text` with the values of secret properties masked."""
     for name, value in properties.items():
-        if name not in OPEN and len(value) >= LEAST_SECRET:
+        if name not in OPEN and len(value) >= MIN_SECRET:
             text = text.replace(value, "***")
     return text

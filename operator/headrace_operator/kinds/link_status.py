@@ -21,9 +21,9 @@ JUST_CHANGED: Final = Condition("CaughtUp", False, "CatchingUp", "what is asked 
 """The condition at the first look after a change: the link may not have applied the change yet, and still show its
 former state.
 """
-MOST_LISTED: Final = 20
-MOST_NAMED: Final = 3
-MOST_REASON: Final = 500
+MAX_LISTED: Final = 20
+MAX_NAMED: Final = 3
+MAX_REASON: Final = 500
 
 Shown = Mapping[str, Any]
 """A link, as `link.show` reports it."""
@@ -68,7 +68,7 @@ def _accepted(shown: Shown) -> Condition:
     refused = shown.get("refused") or []
     if not refused:
         return Condition("TopicsAccepted", True, "AllAccepted")
-    some = "; ".join(f"{each['topic']}: {str(each['reason'])[:MOST_REASON]}" for each in refused[:MOST_NAMED])
+    some = "; ".join(f"{each['topic']}: {str(each['reason'])[:MAX_REASON]}" for each in refused[:MAX_NAMED])
     return Condition(
         "TopicsAccepted",
         False,
@@ -88,7 +88,7 @@ def _diverged(shown: Shown) -> Condition:
     diverged = _by_topic(shown)
     if not diverged:
         return Condition("NothingDiverged", True, "NothingDiverged")
-    some = "; ".join(f"{each['records']} of {each['topic']} in {each['into']}" for each in diverged[:MOST_NAMED])
+    some = "; ".join(f"{each['records']} of {each['topic']} in {each['into']}" for each in diverged[:MAX_NAMED])
     return Condition(
         "NothingDiverged",
         False,
@@ -108,7 +108,7 @@ def _by_topic(shown: Shown) -> list[dict[str, Any]]:
 
 
 def _and_more(found: Sequence[object]) -> str:
-    return f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
 
 
 def figures(shown: Shown, spec: LinkSpec) -> dict[str, Any]:
@@ -129,10 +129,10 @@ def figures(shown: Shown, spec: LinkSpec) -> dict[str, Any]:
         "partitions": shown.get("partitions"),
         "refusedTopics": len(refused),
         "refused": [
-            {"topic": each["topic"], "reason": str(each["reason"])[:MOST_REASON]} for each in refused[:MOST_LISTED]
+            {"topic": each["topic"], "reason": str(each["reason"])[:MAX_REASON]} for each in refused[:MAX_LISTED]
         ],
         "divergedRecords": sum(each["records"] for each in diverged),
-        "diverged": diverged[:MOST_LISTED],
+        "diverged": diverged[:MAX_LISTED],
         "lastError": str(shown.get("last_error") or "")[:2000],
         "lastErrorAt": instant(at / 1000) if at else "",
     }

@@ -25,7 +25,7 @@ PERMITTED: Final = "Permitted"
 """The condition's type. Ready does not depend on it: unknown names may be proved by certificates and tokens."""
 TYPES: Final = (PERMITTED,)
 PAGE: Final = 1000
-MOST_PAGES: Final = 20
+MAX_PAGES: Final = 20
 """Most pages of users that are read to find unknown names; with more users names are not checked."""
 KNOWN_S: Final = 60.0
 SHOWN: Final = 5
@@ -72,7 +72,7 @@ class _Names:
     groups: frozenset[str]
 
 
-class Permitting:
+class PermissionStep:
     """Sets access expressions in all clusters."""
 
     def __init__(self, *, admin: Calls, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -123,7 +123,7 @@ class Permitting:
         users: set[str] = set()
         groups: set[str] = set()
         after = ""
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             page = await self._admin.call(bootstrap, "user.list", {"after": after, "limit": PAGE})
             users |= {each["user"] for each in page}
             groups |= {group for each in page for group in each["groups"]}

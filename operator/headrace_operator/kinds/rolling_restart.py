@@ -13,7 +13,7 @@ from typing import Any, Final
 from headrace_operator.builders.cluster import RESTART, ROLLED, ClusterObjects
 from headrace_operator.builders.names import ADMIN_PORT, Manifest
 from headrace_operator.kinds.causes import why_hopeless
-from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, Seen, annotation, ordinal
+from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, ObservedCluster, annotation, ordinal
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import Pods
@@ -35,7 +35,7 @@ class RollingRestart:
         self._pods = pods
         self._reporter = reporter
 
-    async def step(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
+    async def step(self, objects: ClusterObjects, seen: ObservedCluster, size: int) -> None:
         """Recreate one pod, if that is possible now. Raises ApiError, ApiSilent."""
         wanted = objects.rolled()
         older = [
@@ -80,7 +80,7 @@ def choose(older: Sequence[Manifest]) -> Manifest:
     return max(older, key=lambda pod: (is_hopeless(pod), ordinal(pod["metadata"]["name"])))
 
 
-def why_wait(seen: Seen, older: Sequence[Manifest]) -> str:
+def why_wait(seen: ObservedCluster, older: Sequence[Manifest]) -> str:
     """Return why no pod of `older` may be recreated now; "" if one may."""
     going = [pod["metadata"]["name"] for pod in seen.pods if pod["metadata"].get("deletionTimestamp")]
     if going:
@@ -103,14 +103,14 @@ def may_improve(status: Mapping[str, Any]) -> list[int]:
     return [int(each["container"]) for each in status["lacking"] if each["in_sync"] < min(each["wanted"], staying)]
 
 
-def _could_do_better(pod: Mapping[str, Any], seen: Seen) -> bool:
+def _could_do_better(pod: Mapping[str, Any], seen: ObservedCluster) -> bool:
     """Return whether a pod cannot run, and a new one would differ, as the operator's template has changed."""
     newest = ((seen.stateful_set or {}).get("status") or {}).get("updateRevision")
     made_by = pod["metadata"].get("labels", {}).get(REVISION_LABEL)
     return is_hopeless(pod) and None not in (newest, made_by) and newest != made_by
 
 
-def _is_to_restart(pod: Mapping[str, Any], seen: Seen) -> bool:
+def _is_to_restart(pod: Mapping[str, Any], seen: ObservedCluster) -> bool:
     """Return whether a restart was requested after the pod was created."""
     template = ((seen.stateful_set or {}).get("spec") or {}).get("template") or {"metadata": {}}
     return any(asked and annotation(pod, name) != asked for name in RESTARTS if (asked := annotation(template, name)))

@@ -5,7 +5,7 @@ from typing import Any
 from headrace.base.errors import Code, KafkaError
 from headrace_operator.engine import Body, key_of
 from headrace_operator.kinds import permissions
-from headrace_operator.kinds.kind import TYPES, Kind, Made
+from headrace_operator.kinds.kind import TYPES, Kind, Outcome
 from headrace_operator.kinds.references import resolve
 from headrace_operator.specs import StreamSpec, milliseconds, quantity
 from headrace_operator.status import instant
@@ -19,7 +19,7 @@ class Streams(Kind[StreamSpec]):
     types = (*TYPES, *permissions.TYPES)
     aside = permissions.TYPES
 
-    async def _make(self, bootstrap: str, body: Body, spec: StreamSpec) -> Made:
+    async def _make(self, bootstrap: str, body: Body, spec: StreamSpec) -> Outcome:
         expressions = permissions.read(spec.permissions)
         policy: dict[str, Any] = {
             "ttl_ms": milliseconds(spec.ttl),
@@ -46,7 +46,7 @@ class Streams(Kind[StreamSpec]):
             # The problem that was shown belongs to the former policy.
             shown = await self._admin.call(bootstrap, "stream.show", {"path": spec.path, "figures": True})
         _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
-        permitted = await self._permitting.step(bootstrap, cluster, spec.path, expressions)
+        permitted = await self._permissions.step(bootstrap, cluster, spec.path, expressions)
         oldest = shown.get("oldest_ms")
         figures = {
             "topics": shown.get("topics"),
@@ -55,7 +55,7 @@ class Streams(Kind[StreamSpec]):
             "bytes": shown.get("bytes"),
             "oldest": instant(oldest / 1000) if oldest is not None else "" if shown.get("messages") == 0 else None,
         }
-        return Made(figures, str(shown.get("problem") or ""), [permitted])
+        return Outcome(figures, str(shown.get("problem") or ""), [permitted])
 
     async def _unmake(self, bootstrap: str, body: Body, spec: StreamSpec) -> None:
         await self._admin.call(bootstrap, "stream.delete", {"path": spec.path, "force": True})

@@ -8,7 +8,7 @@ from headrace.base.errors import Code, KafkaError, code_of
 from headrace.wire.api_keys import ApiKey
 from headrace_operator.engine import Body
 from headrace_operator.kinds import permissions
-from headrace_operator.kinds.kind import TYPES, Kind, Made
+from headrace_operator.kinds.kind import TYPES, Kind, Outcome
 from headrace_operator.kinds.references import resolve
 from headrace_operator.specs import TopicSpec
 
@@ -28,7 +28,7 @@ class Topics(Kind[TopicSpec]):
     def _full_name(body: Body, spec: TopicSpec) -> str:
         return f"{spec.stream}:{spec.name or body['metadata']['name']}"
 
-    async def _make(self, bootstrap: str, body: Body, spec: TopicSpec) -> Made:
+    async def _make(self, bootstrap: str, body: Body, spec: TopicSpec) -> Outcome:
         full = self._full_name(body, spec)
         expressions = permissions.read(spec.permissions)
         try:
@@ -49,7 +49,7 @@ class Topics(Kind[TopicSpec]):
         if spec.config != shown["configs"]:
             await self._configure(bootstrap, full, spec.config, shown["configs"])
         _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
-        permitted = await self._permitting.step(bootstrap, cluster, full, expressions)
+        permitted = await self._permissions.step(bootstrap, cluster, full, expressions)
         figures = {
             "topic": full,
             "topicId": shown["topic_id"],
@@ -57,7 +57,7 @@ class Topics(Kind[TopicSpec]):
             "chainLength": max((each["partitionlets"] for each in shown["partitions"]), default=0),
             "bytes": shown["bytes"],
         }
-        return Made(figures, conditions=[permitted])
+        return Outcome(figures, conditions=[permitted])
 
     async def _unmake(self, bootstrap: str, body: Body, spec: TopicSpec) -> None:
         fields = {"topics": [{"name": self._full_name(body, spec), "topic_id": None}], "timeout": 10_000}

@@ -34,7 +34,7 @@ from headrace_operator.builders.names import (
 from headrace_operator.builders.user_secret import Entry, mechanism_of, password_fault, values
 from headrace_operator.engine import Body
 from headrace_operator.kinds.cluster_view import annotation
-from headrace_operator.kinds.kind import AGAIN_S, FIGURES_AGAIN_S, Figures, Kind, Made
+from headrace_operator.kinds.kind import AGAIN_S, FIGURES_AGAIN_S, Figures, Kind, Outcome
 from headrace_operator.kinds.references import Unresolved, check_oldest, cluster_key, resolve
 from headrace_operator.kinds.user_quotas import alter_quotas
 from headrace_operator.kube import REFUSALS, path
@@ -103,7 +103,7 @@ class Users(Kind[UserSpec]):
         again = self._again(FIGURES_AGAIN_S, 0.1) if of.security.enabled else None
         return [Condition("Reconciled", True, "AsAsked")], {"secret": name, "user": user}, again
 
-    async def _make(self, bootstrap: str, body: Body, spec: UserSpec) -> Made:
+    async def _make(self, bootstrap: str, body: Body, spec: UserSpec) -> Outcome:
         raise NotImplementedError  # this kind overrides _advance
 
     async def _unmake(self, bootstrap: str, body: Body, spec: UserSpec) -> None:

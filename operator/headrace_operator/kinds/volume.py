@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace_operator.engine import Body
-from headrace_operator.kinds.kind import Kind, Made
+from headrace_operator.kinds.kind import Kind, Outcome
 from headrace_operator.specs import VolumeSpec, quantity
 
 
@@ -13,7 +13,7 @@ class Volumes(Kind[VolumeSpec]):
     name = "Volume"
     spec = VolumeSpec
 
-    async def _make(self, bootstrap: str, body: Body, spec: VolumeSpec) -> Made:
+    async def _make(self, bootstrap: str, body: Body, spec: VolumeSpec) -> Outcome:
         fields: dict[str, Any] = {
             "name": spec.name or body["metadata"]["name"],
             "replicas": spec.replicas,
@@ -32,6 +32,6 @@ class Volumes(Kind[VolumeSpec]):
             as_shown = {**fields, "size_limit_bytes": fields["size_limit"] or None}
             if any(known[name] != value for name, value in as_shown.items() if name in known):
                 known = await self._admin.call(bootstrap, "volume.alter", fields)
-        return Made(
+        return Outcome(
             {"containers": known.get("containers"), "bytes": known.get("held_bytes")}, str(known.get("problem") or "")
         )

@@ -19,7 +19,7 @@ Manifest = dict[str, Any]
 
 PAGE: Final = 500
 TIMEOUT_S: Final = 30
-MOST_SAID: Final = 400
+MAX_SAID: Final = 400
 """Most characters of an error of kubectl that are shown: it may quote whole objects."""
 PLURALS: Final[Mapping[tuple[str, str], str]] = {
     (API, "StreamCluster"): "streamclusters",
@@ -205,7 +205,7 @@ def failure(said: str) -> KubectlFailed:
     """Return the error for kubectl's stderr, in one line. Pure."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if not line.startswith("command terminated")), "it says nothing")
-    told = last[:MOST_SAID].removeprefix("error: ").removeprefix("Error from server ")
+    told = last[:MAX_SAID].removeprefix("error: ").removeprefix("Error from server ")
     lowered = said.lower()
     if "could not find the requested resource" in lowered or "doesn't have a resource type" in lowered:
         return Absent(

@@ -33,9 +33,9 @@ BESIDE: Final = (
 """Kinds of objects that belong to clusters and jobs, by version."""
 OPERATOR: Final[Mapping[str, str]] = {"app.kubernetes.io/name": "headrace-operator"}
 LINES: Final = 5_000
-MOST_LOG: Final = 4 << 20
+MAX_LOG: Final = 4 << 20
 """Most characters of one log, the newest."""
-MOST_OBJECTS: Final = 5_000
+MAX_OBJECTS: Final = 5_000
 """Most objects of one kind."""
 ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "status.json": ("headrace", "status", "--events", "200", "--output", "json"),
@@ -93,9 +93,9 @@ class Bundle:
         except KubectlFailed as error:
             self._problems.append(f"{kind}: {error}")
             return []
-        if len(found) > MOST_OBJECTS:
-            self._problems.append(f"{kind}: {len(found)} there are, {MOST_OBJECTS} are here")
-        return found[:MOST_OBJECTS]
+        if len(found) > MAX_OBJECTS:
+            self._problems.append(f"{kind}: {len(found)} there are, {MAX_OBJECTS} are here")
+        return found[:MAX_OBJECTS]
 
     def _written(self, kind: str, objects: Sequence[Manifest], *, folder: str = "resources") -> Files:
         for each in objects:
@@ -126,7 +126,7 @@ class Bundle:
                 except KubectlFailed as error:
                     self._problems.append(f"log of {name}/{container}{suffix}: {error}")
                     continue
-                yield f"logs/{namespace}/{name}/{container}{suffix}.log", redacted_text(text[-MOST_LOG:])
+                yield f"logs/{namespace}/{name}/{container}{suffix}.log", redacted_text(text[-MAX_LOG:])
 
     def _reports(self, cluster: Manifest, pods: Sequence[Manifest]) -> Files:
         """Yield a cluster's own reports, from its first ready pod."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.node import options
-from headrace_operator.builders.settings import FLAGS, KNOWN, LEAST, fault, tracing_fault
+from headrace_operator.builders.settings import FLAGS, KNOWN, MINIMA, fault, tracing_fault
 
 from ..kinds.test_cluster import KEY, SPEC, pods, started
 
@@ -51,8 +51,8 @@ def test_every_argument_of_a_node_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_node_starts_with_the_least_of_each() -> None:
-    assert {name.replace("-", "_"): least for name, least in LEAST.items() if name != "first-nodes"} == options.LEAST
-    values = {**{name: str(least) for name, least in LEAST.items()}, "rebuild-after-s": "2.5", "zone": "a"}
+    assert {name.replace("-", "_"): least for name, least in MINIMA.items() if name != "first-nodes"} == options.MINIMA
+    values = {**{name: str(least) for name, least in MINIMA.items()}, "rebuild-after-s": "2.5", "zone": "a"}
     values |= {"label": "disk=fast", "audit-allowed": "produce, consume", **dict.fromkeys(FLAGS, "")}
     assert set(values) == set(KNOWN)
     assert fault(values) == ""

@@ -117,7 +117,7 @@ async def test_where_nothing_was_given_yet_nobody_of_others_is_let_in(own_too: b
 
 
 async def test_too_much_is_refused_and_what_was_stays(given: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "MOST_BYTES", len(COMPANY.certificate) + 1)
+    monkeypatch.setattr(trust, "MAX_BYTES", len(COMPANY.certificate) + 1)
     give(given, COMPANY.certificate + OTHER.certificate)
     await given.run(KEY)
     assert condition(given)[1] == "AuthorityUnfit"

@@ -9,7 +9,7 @@ from headrace_operator.builders.listeners import Port
 from headrace_operator.kinds.cluster_view import (
     QUIET_S,
     WORKING_S,
-    Seen,
+    ObservedCluster,
     annotation,
     claim_ordinal,
     is_record,
@@ -20,9 +20,9 @@ from headrace_operator.kinds.cluster_view import (
 from headrace_operator.specs import Additional, External, Listener
 
 
-def seen(**fields: Any) -> Seen:
+def seen(**fields: Any) -> ObservedCluster:
     nothing: dict[str, Any] = dict.fromkeys(("pods", "nodes", "services", "claims"), ())
-    return Seen(**{"stateful_set": None, "secret": None, "status": None, **nothing, **fields})
+    return ObservedCluster(**{"stateful_set": None, "secret": None, "status": None, **nothing, **fields})
 
 
 @pytest.mark.parametrize(

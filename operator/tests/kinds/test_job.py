@@ -16,7 +16,7 @@ from headrace_operator.builders.job_pods import ASKED
 from headrace_operator.engine import Cache, Key
 from headrace_operator.kinds import job as job_kind
 from headrace_operator.kinds.job import Jobs
-from headrace_operator.kinds.job_status import Seen, judge
+from headrace_operator.kinds.job_status import ObservedJob, judge
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.pod_http import PodHttp
 from headrace_operator.specs import JobSpec
@@ -462,7 +462,7 @@ async def test_what_is_somebody_elses_is_left_alone(world: World) -> None:
 
 
 def seen(spec: dict[str, Any], **parts: Any) -> tuple[str, str]:
-    state, conditions = judge(msgspec.convert({**SPEC, **spec}, JobSpec), Seen(**parts))
+    state, conditions = judge(msgspec.convert({**SPEC, **spec}, JobSpec), ObservedJob(**parts))
     return state, conditions[-1].reason
 
 

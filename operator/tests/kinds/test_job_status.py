@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from headrace_operator.kinds.job_status import Seen, figures, judge, newest_driver
+from headrace_operator.kinds.job_status import ObservedJob, figures, judge, newest_driver
 from headrace_operator.specs import JobSpec
 
 from .test_job import SPEC, World, driver, ended, seen
@@ -34,7 +34,7 @@ def test_states_of_a_run() -> None:
     assert seen(now, workload=job("Failed"), driver=wrong) == ("Failed", "JobWrong")
     done = driver(ended(0, {"end": "done", "failure": "", "records": 5}, now="terminated"), "Succeeded")
     spec = msgspec.convert({**SPEC, **now}, JobSpec)
-    shown = figures(spec, "Done", Seen(job("Complete"), done), name="copy", namespace="plant")
+    shown = figures(spec, "Done", ObservedJob(job("Complete"), done), name="copy", namespace="plant")
     assert (shown["records"], shown["recordsPerSecond"]) == (5, 0.0)
 
 
@@ -51,10 +51,10 @@ def test_states_between_the_runs_of_a_schedule() -> None:
 def test_a_driver_that_has_no_place_says_why() -> None:
     unplaced = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes: Insufficient memory"}
     spec = msgspec.convert(SPEC, JobSpec)
-    _, conditions = judge(spec, Seen(driver=driver([], "Pending", conditions=[unplaced])))
+    _, conditions = judge(spec, ObservedJob(driver=driver([], "Pending", conditions=[unplaced])))
     assert conditions[-1].message == "the driver has no place: 0/2 nodes: Insufficient memory"
     pulling = [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]
-    _, conditions = judge(spec, Seen(driver=driver(pulling, "Pending")))
+    _, conditions = judge(spec, ObservedJob(driver=driver(pulling, "Pending")))
     assert conditions[-1].message == "the driver waits: ErrImagePull no such image"
 
 
@@ -62,7 +62,7 @@ def test_a_driver_that_had_too_little_memory_says_so_and_not_what_that_looked_li
     word = {"end": "failed", "failure": "ConnectionRefusedError: [Errno 111] Connection refused"}
     killed = ended(137, word)
     killed[0]["lastState"]["terminated"]["reason"] = "OOMKilled"
-    _, conditions = judge(msgspec.convert(SPEC, JobSpec), Seen(driver=driver(killed)))
+    _, conditions = judge(msgspec.convert(SPEC, JobSpec), ObservedJob(driver=driver(killed)))
     assert conditions[-1].reason == "OOMKilled"
     assert conditions[-1].message.startswith("the driver needed more memory than its limit")
     assert "raise driver.memory" in conditions[-1].message

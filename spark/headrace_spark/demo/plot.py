@@ -13,7 +13,7 @@ from headrace_spark.demo.check import PRESS, FlaggedWindow
 from headrace_spark.demo.ledger import WindowKey
 
 INK, MUTED, BLUE, ORANGE, RED, GREY = "#1b2733", "#6b7885", "#2a78b5", "#d9822b", "#c8322b", "#dfe4e8"
-MOST_DEVICES: Final = 14
+MAX_DEVICES: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _flags(axis: Any, windows: Mapping[WindowKey, FlaggedWindow], seconds: Any, 
         if window.anomaly:
             cells[device, start] += 1
             totals[device] += 1
-    shown = [device for device, _ in totals.most_common(MOST_DEVICES)]
+    shown = [device for device, _ in totals.most_common(MAX_DEVICES)]
     if PRESS[0] in totals and PRESS[0] not in shown:
         shown[-1] = PRESS[0]
     shown.sort(key=lambda device: (device != PRESS[0], -totals[device]))

@@ -24,7 +24,7 @@ WIDTH: Final = 100
 BARS: Final = "▁▂▃▄▅▆▇█"
 ORDER: Final = ("core", "machine", "memory", "disk", "net", "demo", "process", "space")
 """Kinds of devices, in the order in which the board shows them."""
-MOST_CORES: Final = 4
+MAX_CORES: Final = 4
 BOARD_LINES: Final = 16
 """Lines that the board needs besides the rows of its table."""
 SHOWN_ALARMS: Final = 3
@@ -242,7 +242,7 @@ def pick(newest: tuple[NewestValue, ...], *, rows: int, now_ms: int) -> list[New
     cores = 0
     for one in sorted(newest, key=rank):
         cores += one.device.startswith("core-")
-        if not one.device.startswith("core-") or cores <= MOST_CORES:
+        if not one.device.startswith("core-") or cores <= MAX_CORES:
             shown.append(one)
     return shown[:rows]
 

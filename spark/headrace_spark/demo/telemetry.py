@@ -16,7 +16,7 @@ from headrace_spark.demo.readings import device_name, on_grid
 MIB: Final = 1 << 20
 BUSIEST: Final = 6
 """How many of the busiest processes are followed besides the demo's own."""
-MOST_PROCESSES: Final = 18
+MAX_PROCESSES: Final = 18
 """Most different processes in the whole run, so that short-lived processes do not create topics without end."""
 LOOK_AROUND_S: Final = 2.0
 """Seconds between two scans of all processes for the busiest."""
@@ -164,7 +164,7 @@ class Machine:
         for _, process in busiest:
             with contextlib.suppress(*GONE):
                 device = f"process-{device_name(process.name())}-{process.pid}"
-                if device not in self._known and len(self._known) >= MOST_PROCESSES:
+                if device not in self._known and len(self._known) >= MAX_PROCESSES:
                     continue
                 self._known.add(device)
                 found[device] = self._busy.get(device, process)

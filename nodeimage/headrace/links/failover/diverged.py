@@ -28,7 +28,7 @@ from headrace.catalog.names import MAX_LENGTH
 from headrace.links.source.histories import home_at
 from headrace.links.source.source import HomeStart
 from headrace.links.topics.topic_plan import DIVERGED
-from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.log.frames import MAX_PAYLOAD_BYTES
 from headrace.wire.batch import BATCH_HEADER_SIZE, BatchHeader, Header, Record, batch_records, build_batch
 
 __all__ = [
@@ -45,11 +45,11 @@ __all__ = [
 
 OFFSET, PARTITION, HOME, TOPIC = "headrace.offset", "headrace.partition", "headrace.home", "headrace.topic"
 RAW, PART = "headrace.raw", "headrace.part"
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Most bytes of one batch's uncompressed records with their places; a larger record gets its own batch."""
 _PLACE_BYTES: Final = 512
 """Most bytes of a record's place and lengths, or of a raw batch's place and the header of its new batch."""
-RAW_BYTES = MOST_PAYLOAD_BYTES - _PLACE_BYTES
+RAW_BYTES = MAX_PAYLOAD_BYTES - _PLACE_BYTES
 """Most bytes of a raw batch in one record."""
 _LATEST: Final = 1 << 62
 """Records with timestamps at or above this are kept raw: the timestamps may be too far apart for one batch."""
@@ -119,7 +119,7 @@ def quarantine_batches(
         # A token's sequences cover one block of offsets, so a batch must not span two blocks.
         apart = some and (some[0].offset - diverged_at) // _BLOCK != (record.offset - diverged_at) // _BLOCK
         home = home_at(history, origin, Offset(record.offset))
-        if some and (apart or home != writer or size + weight > MOST_BYTES):
+        if some and (apart or home != writer or size + weight > MAX_BYTES):
             yield from _built(some, topic_id, partition, diverged_at, writer, kept)
             some, size = [], 0
         writer = home
@@ -136,7 +136,7 @@ def _is_splittable(header: BatchHeader, batch: memoryview) -> bool:
         for record in batch_records(header, batch):
             if not before < record.offset <= last or abs(record.timestamp) >= _LATEST:
                 return False
-            if _weight(record) > MOST_PAYLOAD_BYTES - BATCH_HEADER_SIZE:
+            if _weight(record) > MAX_PAYLOAD_BYTES - BATCH_HEADER_SIZE:
                 return False
             before = record.offset
     except CorruptBatch:

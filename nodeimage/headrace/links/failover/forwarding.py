@@ -33,7 +33,7 @@ from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.links.config import is_kafka
 from headrace.links.pull.home_links import HomeLinks
 from headrace.partitions.forwarding import Done
-from headrace.partitions.refusals import FOR_THE_MOMENT
+from headrace.partitions.refusals import RETRIABLE
 from headrace.partitions.topic import Topic
 from headrace.wire.batch import read_batch
 from headrace.wire.produce import PartitionRecords, ProduceResult
@@ -43,12 +43,12 @@ __all__ = ["Forwarding"]
 log = structlog.get_logger(__name__)
 
 LIMIT_BYTES: Final = 32 << 20
-LEAST_WAIT_S: Final = 3.0
-MOST_WAIT_S: Final = 10.0
+MIN_WAIT_S: Final = 3.0
+MAX_WAIT_S: Final = 10.0
 """Limits of a batch's time in seconds: half of its producer's timeout, within these, so that it gets an answer."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-MOST_LEADERS: Final = 10_000
+MAX_LEADERS: Final = 10_000
 """Most leaders that are remembered; beyond that all are looked up again."""
 ELSEWHERE: Final = frozenset(
     {
@@ -128,7 +128,9 @@ class Forwarding:
 
     def accepts(self, topic: Topic) -> bool:
         """As `Forwards` says."""
-        return not self._closed and (not self._home_links.is_known or self._home_links.passes_on(topic) is not None)
+        return not self._closed and (
+            not self._home_links.is_known or self._home_links.forwarding_link(topic) is not None
+        )
 
     @property
     def full(self) -> bool:
@@ -143,7 +145,7 @@ class Forwarding:
 
     def send(self, session: int, topic: Topic, part: PartitionRecords, *, timeout_ms: int, done: Done) -> None:
         """As `Forwards` says."""
-        until = self._runtime.loop.time() + min(MOST_WAIT_S, max(LEAST_WAIT_S, timeout_ms / 2000))
+        until = self._runtime.loop.time() + min(MAX_WAIT_S, max(MIN_WAIT_S, timeout_ms / 2000))
         repeatable = read_batch(part.records or b"", check_crc=False).producer_id != -1
         batch = _Batch(session, topic, part, until, done, repeatable)
         self.waiting_bytes += batch.size
@@ -194,7 +196,7 @@ class Forwarding:
         if isinstance(outcome, ProduceResult):
             return
         self._leaders.pop(key, None)
-        if outcome is None or outcome.code in FOR_THE_MOMENT:
+        if outcome is None or outcome.code in RETRIABLE:
             behind = [other for other in queue.batches if other.session == batch.session]
             queue.batches = deque(other for other in queue.batches if other.session != batch.session)
             for other in behind:
@@ -255,7 +257,7 @@ class Forwarding:
             return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{name} has just moved here; try again")
         if not self._home_links.is_known:
             raise SourceUnreachable("this node has just started and does not know its links yet")
-        link = self._home_links.passes_on(topic)
+        link = self._home_links.forwarding_link(topic)
         if link is None:
             return self._home_links.addresses.elsewhere(name, home)
         held = self._clients.get(link.name)
@@ -268,7 +270,7 @@ class Forwarding:
         leader = self._leaders.get(key)
         if leader is None:
             leader = await self._leader(key, found.client)
-            if len(self._leaders) >= MOST_LEADERS:
+            if len(self._leaders) >= MAX_LEADERS:
                 self._leaders.clear()
             self._leaders[key] = leader
         await found.client.reach(leader)
@@ -278,7 +280,7 @@ class Forwarding:
         left_ms = max(1, int((batch.until - self._runtime.loop.time()) * 1000))
         (result,) = await found.client.produce(leader, [there], timeout_ms=left_ms)
         # Even if this attempt was refused with a retriable error, an earlier one may have stored the batch.
-        batch.unanswered = before and result.error in FOR_THE_MOMENT | ELSEWHERE
+        batch.unanswered = before and result.error in RETRIABLE | ELSEWHERE
         return result
 
     async def _leader(self, key: Key, client: Client) -> NodeId:

@@ -22,10 +22,10 @@ from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.container.commit_wait import committed_to
 from headrace.links.failover.diverged import Kept, diverged_name, place_of, quarantine_batches
 from headrace.links.source.source import HomeStart
-from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.log.frames import MAX_PAYLOAD_BYTES
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import home_of
-from headrace.partitions.lookups import growth, now
+from headrace.partitions.lookups import create_partitions_command, now
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.placement import Placement
@@ -60,9 +60,9 @@ class OnceAppender:
         header = read_batch(batch)
         if header.producer_id >= -1 or header.length != len(batch):
             raise KafkaError(Code.INVALID_RECORD, "not a single batch with a token")
-        if len(batch) > MOST_PAYLOAD_BYTES:
+        if len(batch) > MAX_PAYLOAD_BYTES:
             raise KafkaError(
-                Code.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; at most {MOST_PAYLOAD_BYTES} can be replicated"
+                Code.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; at most {MAX_PAYLOAD_BYTES} can be replicated"
             )
         (topic,) = await self._topics.resolve_ids([topic_id])
         if isinstance(topic, KafkaError):
@@ -230,7 +230,9 @@ class Quarantine:
                 f"{found.full_name} is a copy, but the diverged records of {row.full_name} need its name: delete it",
             )
         if partition >= found.partitions:
-            grown = await self._catalog.submit(growth(self._placement, found, count=row.partitions, volume=volume))
+            grown = await self._catalog.submit(
+                create_partitions_command(self._placement, found, count=row.partitions, volume=volume)
+            )
             if grown.topic is None or partition >= grown.topic.partitions:
                 raise KafkaError(grown.code, grown.message or f"{found.full_name} has no partition {partition} yet")
             found = grown.topic

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 from headrace.base.errors import Code, InvalidBatch, KafkaError, StorageFull
 from headrace.base.ids import Home, Offset
 from headrace.links.source.source import TopicPartition
-from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.log.frames import MAX_PAYLOAD_BYTES
 from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.partition import Partition
 from headrace.partitions.rolls.rolls import Rolls
@@ -31,8 +31,8 @@ SLICE_S: Final = 0.002
 """Longest time without yielding to the event loop, in seconds."""
 LOOKED_AT: Final = 16
 """Batches between two looks at the clock."""
-MOST_TRIES: Final = 20
-MOST_BATCH_BYTES = MOST_PAYLOAD_BYTES
+MAX_TRIES: Final = 20
+MAX_BATCH_BYTES = MAX_PAYLOAD_BYTES
 _LAST_OFFSET: Final = 1 << 62
 
 
@@ -129,7 +129,7 @@ class Appender:
 
         Raises Outdated, HeadraceError.
         """
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             if self._back_pressure.saturated:
                 await self._back_pressure.not_saturated()
             topic, partition = self._find(fetched)
@@ -213,8 +213,8 @@ def _check(header: BatchHeader, end: Offset) -> None:
         raise InvalidBatch(f"the source sent a batch of {header.record_count} records at offsets {first} to {last}")
     if first < end <= last:
         raise InvalidBatch(f"the source sent a batch at offsets {first} to {last}, which overlap ours below {end}")
-    if header.length > MOST_BATCH_BYTES:
-        raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MOST_BATCH_BYTES} are taken at most")
+    if header.length > MAX_BATCH_BYTES:
+        raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MAX_BATCH_BYTES} are taken at most")
     if header.attributes & CONTROL_BIT and header.producer_id != -1:
         # A transaction marker. Sources leave out markers and aborted batches; control batches without a producer fill
         # gaps.

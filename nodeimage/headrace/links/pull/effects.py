@@ -34,7 +34,7 @@ class ListTopics:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Look up these partitions' copies in this cluster. Ends in `looked`."""
+    """Look up these partitions' copies in this cluster. Ends in `looked_up`."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -77,7 +77,7 @@ class FillGap:
 Effect = Connect | Poll | ListTopics | LookUp | Locate | Meet | Fetch | FillGap
 
 
-class Looked(NamedTuple):
+class LookUpResult(NamedTuple):
     """The state of this cluster's copy of a partition that changed at the source."""
 
     at: TopicPartition

@@ -14,7 +14,7 @@ from headrace.catalog.rows import PAUSED, LinkRow
 from headrace.partitions.home_check import HomeAddresses
 from headrace.partitions.topic import Topic
 
-MOST_TOLD: Final = 3
+MAX_TOLD: Final = 3
 """Most addresses of a home that a refused producer is given."""
 
 
@@ -42,7 +42,7 @@ class HomeLinks:
         """Take in all links of the catalog, with the numbers of their streams."""
         self.addresses.replace(
             {
-                link.config.source_cluster: ", ".join(link.config.source[:MOST_TOLD])
+                link.config.source_cluster: ", ".join(link.config.source[:MAX_TOLD])
                 for link, _ in links
                 if link.config.source_cluster
             }
@@ -61,7 +61,7 @@ class HomeLinks:
         """Record that a link no longer runs on this node."""
         self._running.pop(name, None)
 
-    def passes_on(self, topic: Topic) -> LinkRow | None:
+    def forwarding_link(self, topic: Topic) -> LinkRow | None:
         """The link that forwards writes on this copy to its home, if there is one and it is not paused."""
         home = topic.home
         if home is None:

@@ -15,11 +15,11 @@ from headrace.base.ids import Millis
 from headrace.links.pull.link_state import LinkState, Phase
 from headrace.links.pull.partition_pull import Pull, Status
 from headrace.links.source.source import NO_OFFSET
-from headrace.partitions.lookups import turn
+from headrace.partitions.lookups import yield_to_loop
 
 CAUGHT_UP_S = 2.0
 """Largest lag in seconds of a link that counts as caught up: under load some records are always on their way."""
-MOST_BLOCKED = 20
+MAX_BLOCKED = 20
 CONNECTING, CATCHING_UP, CAUGHT_UP, PAUSED, FAILED = "Connecting", "CatchingUp", "CaughtUp", "Paused", "Failed"
 _WORST = (FAILED, CONNECTING, CATCHING_UP, CAUGHT_UP, PAUSED)
 """States in order of precedence: a link's state is the first of these that any of its nodes has."""
@@ -106,7 +106,7 @@ def figures(
     groups: dict[str, Lag] = {}
     blocked: list[Blocked] = []
     for pull in state.pulls.all.values():
-        if pull.status is Status.BLOCKED and len(blocked) < MOST_BLOCKED:
+        if pull.status is Status.BLOCKED and len(blocked) < MAX_BLOCKED:
             blocked.append(Blocked(pull.at.topic_id, pull.at.partition, pull.reason))
         if pull.status is Status.WAITS:
             continue  # another link pulls it
@@ -153,7 +153,7 @@ async def overall(state: LinkState, counters: Counters, *, time: Callable[[], fl
     mean = counters.bytes / counters.records if counters.records else 0.0
     total, blocked = Lag(), 0
     for index, pull in enumerate(list(state.pulls.all.values())):
-        await turn(index)
+        await yield_to_loop(index)
         blocked += pull.status is Status.BLOCKED
         if pull.status is not Status.WAITS and (lag := _lag(pull, mean, time())) is not None:
             total += lag
@@ -185,7 +185,7 @@ def combined(nodes: Iterable[LinkMetrics]) -> LinkMetrics | None:
         failures=sum(each.failures for each in found),
         last_error=newest.last_error,
         last_error_ms=newest.last_error_ms,
-        blocked=[blocked for each in found for blocked in each.blocked][:MOST_BLOCKED],
+        blocked=[blocked for each in found for blocked in each.blocked][:MAX_BLOCKED],
     )
 
 

@@ -26,7 +26,7 @@ from headrace.links.pull.fetch_plan import Fetching
 from headrace.links.pull.limits import Limits
 from headrace.links.pull.partition_pulls import Pulls
 from headrace.links.pull.source_feed import SourceFeed
-from headrace.links.source.source import LEAST_WAIT_MS, Changes, SourceTopic, TopicPartition
+from headrace.links.source.source import MIN_WAIT_MS, Changes, SourceTopic, TopicPartition
 
 DEFAULTS = Limits()
 
@@ -159,7 +159,7 @@ class LinkState:
         feed = self.feeds.get(node)
         if feed is not None:
             feed.polling = False
-            feed.wait_ms = LEAST_WAIT_MS
+            feed.wait_ms = MIN_WAIT_MS
             feed.poll_failures += 1
             feed.poll_at = now + self._pause(feed.poll_failures)
             self._greet_at = min(self._greet_at, feed.poll_at)

@@ -16,7 +16,7 @@ from typing import Final
 
 from headrace.base.errors import Code
 from headrace.base.ids import NodeId, Offset
-from headrace.links.pull.effects import FillGap, Locate, Looked, LookUp, Met
+from headrace.links.pull.effects import FillGap, Locate, LookUp, LookUpResult, Met
 from headrace.links.pull.limits import Limits
 from headrace.links.pull.partition_pull import WAITS_AGAIN, Pull, Status
 from headrace.links.pull.source_feed import SourceFeed
@@ -108,7 +108,7 @@ class Pulls:
 
     # --- steps
 
-    def looked(self, now: float, answers: Iterable[Looked]) -> None:
+    def looked_up(self, now: float, answers: Iterable[LookUpResult]) -> None:
         """Handle the end of an effect `LookUp`."""
         self._looking -= 1
         for answer in answers:

@@ -19,7 +19,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, Offset
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
-from headrace.links.pull.effects import Looked, Met
+from headrace.links.pull.effects import LookUpResult, Met
 from headrace.links.pull.pull_choice import Share
 from headrace.links.source.histories import ENDLESS, divergence
 from headrace.links.source.source import NO_OFFSET, HomeStart, Meeting, TopicPartition
@@ -86,7 +86,7 @@ class CopyStates:
         if len(self._known) > 2 * len(tracked) + REMEMBERED:
             self._known = {at: state for at, state in self._known.items() if at in tracked}
 
-    async def look(self, partitions: Sequence[TopicPartition]) -> list[Looked]:
+    async def look(self, partitions: Sequence[TopicPartition]) -> list[LookUpResult]:
         """Look up these partitions. Raises HeadraceError if the catalog cannot be queried."""
         ids = list(dict.fromkeys(at.topic_id for at in partitions))
         found = dict(zip(ids, await self._topics.resolve_ids(ids), strict=True))
@@ -105,7 +105,7 @@ class CopyStates:
         histories: Mapping[tuple[int, int], Sequence[HomeStart]] = {}
         if moved:
             histories = await self._catalog.query(partial(_histories, topics=moved))
-        answers = {at: Looked(at, False) for at in partitions}
+        answers = {at: LookUpResult(at, False) for at in partitions}
         for (at, topic), leader in zip(wanted, leaders, strict=True):
             answers[at] = self._looked(at, topic, leader, histories.get((topic.row.number, at.partition), ()))
         return list(answers.values())
@@ -115,16 +115,16 @@ class CopyStates:
 
     def _looked(
         self, at: TopicPartition, topic: Topic, leader: Partition | KafkaError, history: Sequence[HomeStart]
-    ) -> Looked:
+    ) -> LookUpResult:
         if isinstance(leader, KafkaError):
             if leader.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_OR_PARTITION):
-                return Looked(at, False)
-            return Looked(at, True, reason=str(leader))
+                return LookUpResult(at, False)
+            return LookUpResult(at, True, reason=str(leader))
         home = topic.home
         if home is None:
-            return Looked(at, False)
+            return LookUpResult(at, False)
         if not is_settled(topic, leader):
-            return Looked(at, True, reason=f"it is not settled for its home {home.cluster} yet")
+            return LookUpResult(at, True, reason=f"it is not settled for its home {home.cluster} yet")
         end, limit = Offset(leader.next_offset), NO_OFFSET
         state = self._known[at] = CopyState(home, topic.row.origin or self._own, history, end)
         if end >= state.home_starts_at:
@@ -132,11 +132,11 @@ class CopyStates:
         if home.cluster == self._own:
             limit = Offset(leader.home_start)
             if end >= limit:
-                return Looked(at, False)
+                return LookUpResult(at, False)
         share = self._share(topic, at.partition)
         if share is None:
-            return Looked(at, False)
-        return Looked(at, True, end, limit, share=share, lacks=end < state.home_starts_at)
+            return LookUpResult(at, False)
+        return LookUpResult(at, True, end, limit, share=share, lacks=end < state.home_starts_at)
 
     def judge(self, meeting: Meeting) -> Met:
         """Judge the partition's state at the source's leader: whether it can be pulled from there."""

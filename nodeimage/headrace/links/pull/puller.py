@@ -33,8 +33,8 @@ from headrace.links.pull.effects import (
     FillGap,
     ListTopics,
     Locate,
-    Looked,
     LookUp,
+    LookUpResult,
     Meet,
     Poll,
 )
@@ -314,8 +314,8 @@ class Puller:
                 refused = isinstance(error, SourceRefuses) or (isinstance(error, KafkaError) and error.code in REFUSALS)
                 return lambda: state.not_greeted(now(), reason, refused=refused)
             case LookUp(partitions):
-                looked = [Looked(at, True, reason=reason) for at in partitions]
-                return lambda: state.pulls.looked(now(), looked)
+                looked = [LookUpResult(at, True, reason=reason) for at in partitions]
+                return lambda: state.pulls.looked_up(now(), looked)
             case Locate():
                 return lambda: state.pulls.not_located(now(), reason)
             case Meet(node, partitions):
@@ -350,8 +350,8 @@ class Puller:
             changes = Changes(changes.place, changes.reset, kept, (), ())
         self.state.changed(self._loop.time(), node, changes)
 
-    def _looked(self, looked: Iterable[Looked]) -> None:
-        self.state.pulls.looked(self._loop.time(), looked)
+    def _looked(self, looked: Iterable[LookUpResult]) -> None:
+        self.state.pulls.looked_up(self._loop.time(), looked)
         for answer in looked:
             if not answer.pulled and answer.at not in self.state.pulls.all:
                 self._elsewhere[answer.at] = None

@@ -7,7 +7,7 @@ from typing import Final
 from headrace.base.ids import NodeId
 from headrace.links.pull.fair_queue import FairQueue
 from headrace.links.pull.limits import Limits
-from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, TopicPartition, longer_wait
+from headrace.links.source.source import MIN_WAIT_MS, FeedPlace, TopicPartition, longer_wait
 
 _NEWEST: Final = 0.125
 """Weight of the newest value in the moving average of `_copied_s`."""
@@ -44,7 +44,7 @@ class SourceFeed:
         self.polling = False
         self.poll_at = now
         self.asked_at = now
-        self.wait_ms = LEAST_WAIT_MS
+        self.wait_ms = MIN_WAIT_MS
         """Wait of the next poll, in milliseconds."""
         self.every_s = limits.poll_every_s
         """Shortest time between the starts of two polls, in seconds."""
@@ -67,7 +67,7 @@ class SourceFeed:
 
     def answered(self, now: float, place: FeedPlace, *, quiet: bool) -> None:
         """Handle the end of a poll; `quiet`: it reported nothing."""
-        self.wait_ms = longer_wait(self.wait_ms) if quiet else LEAST_WAIT_MS
+        self.wait_ms = longer_wait(self.wait_ms) if quiet else MIN_WAIT_MS
         self.place = place
         self.polling = False
         self.poll_failures = 0

@@ -8,7 +8,7 @@ catalog. A reader with another run, or with a serial older than what is kept, ha
 
 Cost follows changes. Nothing is noted before somebody subscribes, or once nobody has asked for SUBSCRIBED_S; an idle
 topic has no entry. On the path of records a partition is put on a list at most once between two drains; a drain assigns
-the serials. Readers are woken at once, but not within BATCH_S of the last time. Memory is bounded by MOST_CHANGES.
+the serials. Readers are woken at once, but not within BATCH_S of the last time. Memory is bounded by MAX_CHANGES.
 
 Knows nothing of links. Streams are identified by number, which partitionlet ids contain; for changes that the catalog
 reports by topic id alone, the stream is looked up before they are noted.
@@ -45,11 +45,11 @@ BATCH_S: Final = 0.004
 ROUNDED_S: Final = 1e-6
 """Added to timers: a deadline in milliseconds, converted to seconds, may be rounded down, and the wait would end too
 early."""
-MOST_CHANGES = 200_000
+MAX_CHANGES = 200_000
 """Most changes kept for all streams, about 250 bytes each."""
-MOST_NOTED: Final = 1000
+MAX_NOTED: Final = 1000
 """Most partitions on the list between two drains."""
-MOST_UNPLACED = 100_000
+MAX_UNPLACED = 100_000
 """Most changes whose stream is being looked up."""
 KNOWN_STREAMS: Final = 20_000
 """Most topics whose stream number is remembered."""
@@ -179,7 +179,7 @@ class ChangeFeed:
         """Note that a high watermark has moved. Must not be called again until `partition.noted` is false."""
         partition.noted = True
         self._noted.append(partition)
-        if len(self._noted) >= MOST_NOTED:
+        if len(self._noted) >= MAX_NOTED:
             self._drain()
         if not self._due:
             self._wake_soon()
@@ -217,7 +217,7 @@ class ChangeFeed:
             self._note(number, key)
             return
         self._unplaced.append((topic_id, key))
-        if len(self._unplaced) > MOST_UNPLACED:
+        if len(self._unplaced) > MAX_UNPLACED:
             self.restart()
         elif self._placing is None:
             self._placing = self._runtime.spawn(self._place())
@@ -246,7 +246,7 @@ class ChangeFeed:
         subscribed.log.note(key, self._serial, value)
         self._held += len(subscribed.log) - before
         self._changed.add(subscribed)
-        if self._held > MOST_CHANGES:
+        if self._held > MAX_CHANGES:
             largest = max(self._by_path.values(), key=lambda each: len(each.log)).log
             gone = (len(largest) + 1) // 2
             largest.forget(gone)

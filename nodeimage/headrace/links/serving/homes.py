@@ -45,7 +45,7 @@ from headrace.partitions.admin_rights import ADMIN, On, Target, Targets, on_stre
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.home_check import home_of, is_settled_for
-from headrace.partitions.lookups import growth, now, submitted
+from headrace.partitions.lookups import create_partitions_command, now, submit_within
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.placement import Placement
 from headrace.security.access_rules import Kind
@@ -55,7 +55,7 @@ log = structlog.get_logger()
 APPLY_WAIT_S: Final = 10.0
 """How long a call waits for the homes it gave away to be settled, in seconds; a repeated call gets the answer later."""
 LOOK_S: Final = 0.05
-MOST_PATTERNS: Final = 100
+MAX_PATTERNS: Final = 100
 """Most topics that a link created here names; with more it follows the whole stream."""
 
 Counter = Annotated[int, msgspec.Meta(ge=1, lt=HOMES)]
@@ -168,7 +168,7 @@ class HomeApis:
             )
             for item in accepted
         ]
-        codes = iter(await submitted(self._catalog, SetHome(items=homes), timeout_ms=0) if homes else ())
+        codes = iter(await submit_within(self._catalog, SetHome(items=homes), timeout_ms=0) if homes else ())
         answers = []
         for at in range(len(params.items)):
             error = refused.get(at) or _of_code(next(codes))
@@ -220,7 +220,7 @@ class HomeApis:
                     for start in item.lists[index]
                     if start[:2] <= known
                 ]
-            command = growth(
+            command = create_partitions_command(
                 self._placement,
                 row,
                 count=count,
@@ -229,7 +229,7 @@ class HomeApis:
                 home=known,
             )
             try:
-                outcome = await submitted(self._catalog, command, timeout_ms=0)
+                outcome = await submit_within(self._catalog, command, timeout_ms=0)
             except KafkaError as error:
                 faults[at] = error
                 continue
@@ -282,7 +282,7 @@ class HomeApis:
         else:
             config = msgspec.structs.replace(back.config, topics=_patterns([*back.config.topics, *topics]))
             command = PutLink(name=back.name, stream=params.stream, config=config, now=now(), create=False)
-        await submitted(self._catalog, command, timeout_ms=0)
+        await submit_within(self._catalog, command, timeout_ms=0)
 
     # --- demotions
 
@@ -320,7 +320,7 @@ class HomeApis:
         if changes:
             log.info("homes are given away", topics=len(changes), to=params.to)
             for change, code in zip(
-                changes, await submitted(self._catalog, SetHome(items=changes), timeout_ms=0), strict=True
+                changes, await submit_within(self._catalog, SetHome(items=changes), timeout_ms=0), strict=True
             ):
                 if code is not Code.NONE:
                     faults[change.topic_id] = KafkaError(code, "its home has changed meanwhile; try again")
@@ -373,7 +373,7 @@ def _of_code(code: Code) -> KafkaError | None:
 
 def _patterns(topics: Collection[str]) -> list[str]:
     found = list(dict.fromkeys(topics))
-    return found if len(found) <= MOST_PATTERNS else ["*"]
+    return found if len(found) <= MAX_PATTERNS else ["*"]
 
 
 def _pulls(link: LinkRow, params: Announcement, source_stream: str) -> bool:

@@ -31,7 +31,7 @@ from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import home_of, is_settled_for
-from headrace.partitions.lookups import turn
+from headrace.partitions.lookups import yield_to_loop
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import Topic
@@ -40,7 +40,7 @@ from headrace.security.access_rules import Kind, Permission
 
 MAX_PARTITIONS: Final = 20_000
 """Most partitions in one page of topics; a topic with more has a page of its own."""
-MOST_PARTITIONS: Final = 1_000_000
+MAX_PARTITIONS_BY_ID: Final = 1_000_000
 """Most partitions of the topics that are requested by id."""
 NOBODY: Final = -1
 
@@ -113,7 +113,7 @@ class TopicApis:
         for index, row in enumerate(page.rows):
             if self._authorizer.sees(caller, COPY, Kind.TOPIC, row.full_name):
                 shown.append(self._shown(row, page.opened.get(row.number, ()), leaders))
-            await turn(index)
+            await yield_to_loop(index)
         return {"topics": shown, "after": page.after}
 
     def _shown(
@@ -166,7 +166,7 @@ class TopicApis:
                 shown.append(self._meeting(topic.row.number, partition, homes))
             except KafkaError as error:
                 shown.append({"error": int(error.code), "message": str(error)})
-            await turn(at)
+            await yield_to_loop(at)
         return {"partitions": shown}
 
     def _copied(self, topic_id: bytes, found: Topic | KafkaError, caller: Caller) -> Topic | KafkaError:
@@ -215,9 +215,9 @@ def _page(reader: Reader, params: TopicsAsked) -> _Page:
     after = None
     if params.ids is not None:
         rows = [row for row in reader.topics.by_ids(set(params.ids)).values() if row.stream == params.stream]
-        if sum(row.partitions for row in rows) > MOST_PARTITIONS:
+        if sum(row.partitions for row in rows) > MAX_PARTITIONS_BY_ID:
             raise KafkaError(
-                Code.INVALID_REQUEST, f"these topics have more than {MOST_PARTITIONS} partitions; request fewer"
+                Code.INVALID_REQUEST, f"these topics have more than {MAX_PARTITIONS_BY_ID} partitions; request fewer"
             )
     else:
         limit = min(params.limit, MAX_ROWS)

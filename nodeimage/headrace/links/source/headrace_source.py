@@ -16,7 +16,7 @@ from headrace.kafka_client.client import ANY, Client, Lane
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.source.fetch_answers import fetch_request, fetched
 from headrace.links.source.source import (
-    MOST_WAIT_MS,
+    MAX_WAIT_MS,
     Announcement,
     Changes,
     CommittedOffsetKey,
@@ -37,11 +37,11 @@ from headrace.links.source.source import (
 
 VERSIONS: Final = (1, 1)
 """Lowest and highest version of the link calls that this node speaks."""
-MOST: Final = 10_000
-MOST_PARTITIONS: Final = 1_000_000
+MAX_ITEMS: Final = 10_000
+MAX_PARTITIONS: Final = 1_000_000
 """Limit on the partitions of one topic in an answer."""
 LAST_OFFSET: Final = 1 << 62
-MOST_ROWS: Final = 2_000
+MAX_ROWS: Final = 2_000
 """Rows of committed offsets that one call may ask for; sources refuse more (links/serving/params.py)."""
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class HeadraceSource:
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:
         """As `Source` says."""
-        said = await self._ask(self._teller, "link.topics", {"after": after, "limit": min(limit, MOST)}, _topics)
+        said = await self._ask(self._teller, "link.topics", {"after": after, "limit": min(limit, MAX_ITEMS)}, _topics)
         return TopicPage([_topic(row) for row in said.topics], said.after)
 
     async def topics_by_id(self, topic_ids: Sequence[bytes]) -> Sequence[SourceTopic]:
@@ -92,13 +92,13 @@ class HeadraceSource:
         self, node: NodeId, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
         """As `Source` says."""
-        wait_ms = min(wait_ms, MOST_WAIT_MS)
+        wait_ms = min(wait_ms, MAX_WAIT_MS)
         params = {
             "since": since,
             "topics": topics,
             "cursors": committed_offsets,
             "wait_ms": wait_ms,
-            "limit": min(limit, MOST),
+            "limit": min(limit, MAX_ITEMS),
         }
         if topics or committed_offsets:
             self._teller = node
@@ -125,7 +125,7 @@ class HeadraceSource:
     async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """As `Source` says."""
         said = await self._ask(
-            self._teller, "link.cursors", {"after": after, "limit": min(limit, MOST_ROWS)}, _committed_offsets
+            self._teller, "link.cursors", {"after": after, "limit": min(limit, MAX_ROWS)}, _committed_offsets
         )
         return CommittedOffsetPage(
             [_committed_offset(row) for row in said.committed_offsets],
@@ -216,7 +216,7 @@ def _lists(histories: Mapping[int, Sequence[HomeStart]]) -> dict[int, list[list[
 # could not hold, make an answer unreadable.
 
 _Id = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-_Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST_PARTITIONS)]
+_Index = Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTITIONS)]
 _At = Annotated[int, msgspec.Meta(ge=0, le=LAST_OFFSET)]
 _Known = Annotated[int, msgspec.Meta(ge=-1, le=LAST_OFFSET)]
 _Int32 = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
@@ -237,11 +237,11 @@ class _Hello(msgspec.Struct, frozen=True):
 class _Topic(msgspec.Struct, frozen=True):
     name: str
     topic_id: _Id
-    partitions: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)]
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)]
     configs: dict[str, str]
     home: tuple[_Counter, _Cluster]
     origin: _Cluster
-    leaders: Annotated[list[_Int32], msgspec.Meta(max_length=MOST_PARTITIONS)]
+    leaders: Annotated[list[_Int32], msgspec.Meta(max_length=MAX_PARTITIONS)]
 
 
 class _Topics(msgspec.Struct, frozen=True):

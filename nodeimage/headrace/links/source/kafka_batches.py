@@ -9,7 +9,7 @@ byte. A partial batch at the end, where the answer was full, is cut off (KIP-74)
 
 from collections.abc import Sequence
 
-from headrace.wire.batch import ABORT_MARKER, MOST_EMPTY, BatchHeader, gap_batches, iter_batches, marker_type
+from headrace.wire.batch import ABORT_MARKER, MAX_EMPTY, BatchHeader, gap_batches, iter_batches, marker_type
 
 
 def copied_runs(
@@ -43,7 +43,7 @@ def copied_runs(
                 if last < since:
                     at += header.length
                     continue
-                if left_out is not None and last - left_out[0] >= MOST_EMPTY:  # a source may leave a gap of any size
+                if left_out is not None and last - left_out[0] >= MAX_EMPTY:  # a source may leave a gap of any size
                     runs += map(memoryview, gap_batches(*left_out))
                     left_out = None
                 left_out = (max(header.base_offset, since) if left_out is None else left_out[0], last)

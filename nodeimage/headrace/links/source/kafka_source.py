@@ -31,7 +31,7 @@ from headrace.links.source.kafka_topics import (
     KafkaTopics,
 )
 from headrace.links.source.source import (
-    LEAST_WAIT_MS,
+    MIN_WAIT_MS,
     NO_OFFSET,
     Announcement,
     Changes,
@@ -103,7 +103,7 @@ class KafkaSource:
 
         The answer to such a caller has no partitions: on a busy cluster they would end every wait at once.
         """
-        wait_ms = min(wait_ms, LEAST_WAIT_MS)  # also the interval at which the table of topics is read
+        wait_ms = min(wait_ms, MIN_WAIT_MS)  # also the interval at which the table of topics is read
         if topics or committed_offsets:
             return await self._look(since, topics=topics, committed_offsets=committed_offsets, wait_ms=wait_ms)
         feed = self._feeds.get(node)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from headrace.base.errors import Code
 from headrace.base.ids import Home, LeaderEpoch, Millis, NodeId, Offset
 
-LEAST_WAIT_MS, MOST_WAIT_MS = 5_000, 30_000
+MIN_WAIT_MS, MAX_WAIT_MS = 5_000, 30_000
 """Shortest and longest wait of a poll, in milliseconds; each empty answer lengthens the next wait."""
 NOT_READY = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 """Errors that say that committed offsets cannot be read at the moment, but can be soon."""
@@ -29,7 +29,7 @@ NO_HOME = Home(0, "")
 
 def longer_wait(wait_ms: int) -> int:
     """How long the next poll waits after an empty answer, in milliseconds."""
-    return min(2 * wait_ms, MOST_WAIT_MS)
+    return min(2 * wait_ms, MAX_WAIT_MS)
 
 
 class TopicPartition(NamedTuple):
@@ -229,7 +229,7 @@ class Source(Protocol):
         self, node: NodeId, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
         """What changed at `node`: at once if anything has, otherwise an empty answer after `wait_ms` (at most
-        MOST_WAIT_MS).
+        MAX_WAIT_MS).
 
         Changes of partitions may be left out of an answer about topics or committed offsets."""
         ...

@@ -43,9 +43,9 @@ PAGE: Final = 2_000
 SWEEP_S: Final = 600.0
 LOOK_S: Final = 0.5
 """Interval at which held-back committed offsets are checked, in seconds."""
-MOST_HELD: Final = 100_000
-MOST_CHANGED: Final = 100_000
-MOST_SEEN: Final = 100_000
+MAX_HELD: Final = 100_000
+MAX_CHANGED: Final = 100_000
+MAX_SEEN: Final = 100_000
 FORGOTTEN_S: Final = 120.0
 """An offset whose topic has been missing here for this long, in seconds, is dropped and left to the next scan."""
 SWEPT_AGAIN_S: Final = 30.0
@@ -106,7 +106,7 @@ class CommittedOffsets:
     def changed(self, keys: Iterable[CommittedOffsetKey]) -> None:
         """Handle that these were committed, or deleted, at the source."""
         self._changed.update(dict.fromkeys(keys))
-        if len(self._changed) > MOST_CHANGED:
+        if len(self._changed) > MAX_CHANGED:
             self._changed.clear()
             self.look_at_all()
         self._wake.set()
@@ -160,7 +160,7 @@ class CommittedOffsets:
         at = asyncio.get_running_loop().time()
         for committed_offset in committed_offsets:
             known = self._held.get(committed_offset.key)
-            if known is None and len(self._held) >= MOST_HELD:
+            if known is None and len(self._held) >= MAX_HELD:
                 self._sweep_at = min(self._sweep_at, at + SWEPT_AGAIN_S)
                 return
             self._held[committed_offset.key] = _Held(committed_offset, told or (known is not None and known.told), at)
@@ -248,7 +248,7 @@ class CommittedOffsets:
         """Finish with the source's present value until it changes; if it was refused, until the next scan."""
         committed_offset = held.committed_offset
         if committed_offset.committed_ms < 0:
-            if len(self._seen) >= MOST_SEEN:
+            if len(self._seen) >= MAX_SEEN:
                 self._seen.clear()
                 self._refused.clear()
             self._seen[committed_offset.key] = (committed_offset.offset, committed_offset.metadata)

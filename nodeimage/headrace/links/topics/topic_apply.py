@@ -24,7 +24,7 @@ from headrace.catalog.topics import AlterTopic, CreateTopics, NewTopic
 from headrace.links.source.source import NO_NODE, Announcement, HomeStart, Meeting, Source, SourceTopic, TopicPartition
 from headrace.links.topics.topic_plan import Grow, Plan, Reconfigure, kept_configs
 from headrace.partitions.home_check import home_of
-from headrace.partitions.lookups import growth, now
+from headrace.partitions.lookups import create_partitions_command, now
 from headrace.partitions.placement import Placement
 
 __all__ = ["PlanResult", "TopicApplier", "meet_all"]
@@ -121,7 +121,7 @@ class TopicApplier:
             if known is not None and known.cluster != self._own:
                 theirs = _histories(met[topic.topic_id], first=row.partitions)
                 histories = [each for each in theirs if (each[1], each[2]) <= known]
-            command = growth(
+            command = create_partitions_command(
                 self._placement,
                 row,
                 count=topic.partitions,
@@ -212,7 +212,7 @@ class TopicApplier:
             if topic.home.counter > 0 and topic.topic_id not in met:
                 done.later.add(topic.topic_id)
                 continue
-            command = growth(
+            command = create_partitions_command(
                 self._placement,
                 row,
                 count=topic.partitions,

@@ -25,7 +25,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.links import SetLinkSource
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
-from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer_wait
+from headrace.links.source.source import MIN_WAIT_MS, FeedPlace, Source, SourceTopic, longer_wait
 from headrace.links.topics.committed_offsets import CommittedOffsets
 from headrace.links.topics.topic_apply import PlanResult, TopicApplier
 from headrace.links.topics.topic_plan import Plan, gone_at_source, is_copied, plan, source_problem
@@ -46,7 +46,7 @@ RELAY_S: Final = 20.0
 """How long, in seconds, a third cluster has to announce its home to the source before this cluster does it instead."""
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 15.0
-MOST_REFUSED: Final = 10_000
+MAX_REFUSED: Final = 10_000
 """Most refused topics that are remembered by name."""
 CHANGES: Final = 10_000
 
@@ -164,14 +164,14 @@ class TopicSyncer:
             await self._greet()
         node = self._random.choice(self._nodes)
         place: FeedPlace | None = None
-        wait_ms = LEAST_WAIT_MS
+        wait_ms = MIN_WAIT_MS
         try:
             while True:
                 changes = await self._source.changes(
                     node, place, topics=True, committed_offsets=True, wait_ms=wait_ms, limit=CHANGES
                 )
                 quiet = not (changes.reset or changes.topics or changes.committed_offsets)
-                wait_ms = longer_wait(wait_ms) if quiet else LEAST_WAIT_MS
+                wait_ms = longer_wait(wait_ms) if quiet else MIN_WAIT_MS
                 if changes.reset:
                     self.look_at_all()
                     self.committed_offsets.look_at_all()
@@ -368,7 +368,7 @@ class TopicSyncer:
         )
 
     def _refuse(self, name: str, reason: str) -> None:
-        if name in self._still_refused or len(self._still_refused) < MOST_REFUSED:
+        if name in self._still_refused or len(self._still_refused) < MAX_REFUSED:
             if self.refused.get(name) != reason:
                 log.warning("a link cannot copy a topic as it is", link=self.link.name, topic=name, reason=reason)
             self.refused[name] = reason

@@ -18,7 +18,7 @@ from headrace.partitions.partition import Partition
 from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.wire.primitives import Buffer
 
-MOST_REMOTE: Final = 64
+MAX_REMOTE: Final = 64
 """Limit of ranges that one fetch requests from other nodes at the same time."""
 
 AHEAD_BYTES: Final = 4 << 20
@@ -126,7 +126,7 @@ class FetchPlanner:
         """Read ranges from other nodes, all at the same time: as many as fit into `budget`."""
         chosen: list[Asked] = []
         left = budget
-        for key, where, max_bytes in asked[:MOST_REMOTE]:
+        for key, where, max_bytes in asked[:MAX_REMOTE]:
             if left <= 0 and chosen:
                 break
             most = min(max_bytes, max(left, 1))

@@ -34,7 +34,7 @@ ANSWER_S: Final = 2.0
 """Seconds to wait for a node's answer."""
 SILENT_S: Final = 3.0
 """Seconds for which a node that did not answer is tried only after the others."""
-MOST_ASKED: Final = 3
+MAX_ASKED: Final = 3
 """Limit of nodes that one read tries."""
 AT_ONCE: Final = 500
 """Partitionlets that are measured in one visit to a reader thread, so that fetches get their turn in between."""
@@ -152,7 +152,7 @@ class RemoteReads:
         """Send a request to nodes that have a container, one after the other, until one answers. Raises
         `KafkaError`."""
         why = "no node is known to have it"
-        for node in self._candidates(container)[:MOST_ASKED]:
+        for node in self._candidates(container)[:MAX_ASKED]:
             try:
                 answer, payload = await self._cluster.ask(node, message, timeout_s=ANSWER_S)
                 check_sum(payload, answer.crc, node.node_id)

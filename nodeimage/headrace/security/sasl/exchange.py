@@ -21,11 +21,11 @@ from headrace.security.sasl.mechanisms import Offered
 from headrace.security.sasl.outcome import Accepted, Challenge, Mechanism, Proven, Refusal, SaslFailed
 
 HANDSHAKE_VERSIONS: Final = (0, 1)
-MOST_TOKEN_BYTES: Final = 512 << 10
+MAX_TOKEN_BYTES: Final = 512 << 10
 """Kafka's `sasl.server.max.receive.size`."""
-MOST_STEPS: Final = 4
+MAX_STEPS: Final = 4
 """Most steps of one authentication; no mechanism has more than two."""
-LEAST_INTERVAL_MS: Final = 1000
+MIN_INTERVAL_MS: Final = 1000
 """Shortest time between two authentications of a connection."""
 
 
@@ -184,14 +184,14 @@ class SaslExchange:
             return Refusal.ILLEGAL_STATE
         if mechanism not in self._offered:
             return Refusal.UNSUPPORTED_MECHANISM
-        if self._state is _State.DONE and self._monotonic_ms() - self._proven_ms < LEAST_INTERVAL_MS:
+        if self._state is _State.DONE and self._monotonic_ms() - self._proven_ms < MIN_INTERVAL_MS:
             return Refusal.TOO_SOON
         return None
 
     def _check_step(self, token: bytes) -> None:
-        if len(token) > MOST_TOKEN_BYTES:
+        if len(token) > MAX_TOKEN_BYTES:
             raise SaslFailed(Refusal.TOKEN_TOO_LONG)
-        if self._steps > MOST_STEPS:
+        if self._steps > MAX_STEPS:
             raise SaslFailed(Refusal.TOO_MANY_STEPS)
         if self._proven_by not in (None, self._mechanism_name):  # refused here, as in Kafka, not at the handshake
             raise SaslFailed(Refusal.MECHANISM_CHANGED)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from headrace.security.sasl.jose_text import from_base64url
 
-MOST_KEY_ID: Final = 1000
+MAX_KEY_ID: Final = 1000
 RSA_BITS: Final = range(2048, 8192 + 1)
 
 Verify: TypeAlias = Callable[[bytes, bytes], None]
@@ -59,7 +59,7 @@ def key_of(jwk: object) -> VerifyingKey:
     if not isinstance(jwk, dict):
         raise UnusableKey("not an object")
     key_id, use, operations, only = (jwk.get(name) for name in ("kid", "use", "key_ops", "alg"))
-    if not isinstance(key_id, str) or not 0 < len(key_id) <= MOST_KEY_ID:
+    if not isinstance(key_id, str) or not 0 < len(key_id) <= MAX_KEY_ID:
         raise UnusableKey("no id")
     if use not in (None, "sig") or (operations is not None and "verify" not in _listed(operations)):
         raise UnusableKey("not for signatures")

@@ -25,10 +25,10 @@ log = structlog.get_logger()
 REFRESH_S: Final = 3600.0
 ASK_S: Final = 10.0
 WAIT_S: Final = 5.0
-LEAST_RETRY_S: Final = 0.1
-MOST_RETRY_S: Final = 10.0
-MOST_JWKS_BYTES: Final = 256 << 10
-MOST_KEYS: Final = 256
+MIN_RETRY_S: Final = 0.1
+MAX_RETRY_S: Final = 10.0
+MAX_JWKS_BYTES: Final = 256 << 10
+MAX_KEYS: Final = 256
 
 Keys = Mapping[str, Sequence[VerifyingKey]]
 """Keys by key id."""
@@ -40,14 +40,14 @@ class JwksUnavailable(HeadraceError):
 
 def keys_of(document: bytes) -> Keys:
     """The keys of a set that can check tokens. Raises JwksUnavailable if there is none."""
-    if len(document) > MOST_JWKS_BYTES:
-        raise JwksUnavailable(f"the key set is longer than {MOST_JWKS_BYTES} bytes")
+    if len(document) > MAX_JWKS_BYTES:
+        raise JwksUnavailable(f"the key set is longer than {MAX_JWKS_BYTES} bytes")
     try:
         entries = json_object(document).get("keys")
     except ValueError:
         raise JwksUnavailable("the key set is not JSON") from None
-    if not isinstance(entries, list) or len(entries) > MOST_KEYS:
-        raise JwksUnavailable(f"the key set is not a list of at most {MOST_KEYS} keys")
+    if not isinstance(entries, list) or len(entries) > MAX_KEYS:
+        raise JwksUnavailable(f"the key set is not a list of at most {MAX_KEYS} keys")
     found: dict[str, list[VerifyingKey]] = {}
     for entry in entries:
         try:
@@ -65,7 +65,7 @@ class RefreshSchedule:
 
     def __init__(self, now_s: float) -> None:
         self.due_s = now_s
-        self._backoff = Backoff(LEAST_RETRY_S, MOST_RETRY_S)
+        self._backoff = Backoff(MIN_RETRY_S, MAX_RETRY_S)
         self._asked_s: float | None = None
 
     def succeeded(self, now_s: float) -> None:

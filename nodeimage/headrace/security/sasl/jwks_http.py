@@ -10,12 +10,12 @@ from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 
-from headrace.security.sasl.jwks import MOST_JWKS_BYTES, JwksUnavailable
+from headrace.security.sasl.jwks import MAX_JWKS_BYTES, JwksUnavailable
 from headrace.security.sasl.oauth_settings import checked_jwks_url
 
 LIMIT_S: Final = 10.0
 """Seconds for the whole request, redirects included."""
-MOST_REDIRECTS: Final = 3
+MAX_REDIRECTS: Final = 3
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HEADERS: Final = {"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"}
@@ -35,7 +35,7 @@ async def fetch_jwks(url: str, *, context: ssl.SSLContext | None = None) -> byte
                 headers=_HEADERS, trust_env=False, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
             ) as session,
         ):
-            for _ in range(1 + MOST_REDIRECTS):
+            for _ in range(1 + MAX_REDIRECTS):
                 async with session.get(url, allow_redirects=False, ssl=context or True) as response:
                     if response.status not in _REDIRECTS:
                         return await _document(response)
@@ -44,7 +44,7 @@ async def fetch_jwks(url: str, *, context: ssl.SSLContext | None = None) -> byte
         raise JwksUnavailable(f"no answer within {LIMIT_S:.0f} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise JwksUnavailable(f"no answer: {type(error).__name__}") from error
-    raise JwksUnavailable(f"more than {MOST_REDIRECTS} redirects")
+    raise JwksUnavailable(f"more than {MAX_REDIRECTS} redirects")
 
 
 def _redirected(url: str, location: str) -> str:
@@ -64,6 +64,6 @@ async def _document(response: aiohttp.ClientResponse) -> bytes:
     document = bytearray()
     async for part in response.content.iter_chunked(64 << 10):
         document += part
-        if len(document) > MOST_JWKS_BYTES:
-            raise JwksUnavailable(f"the key set is longer than {MOST_JWKS_BYTES} bytes")
+        if len(document) > MAX_JWKS_BYTES:
+            raise JwksUnavailable(f"the key set is longer than {MAX_JWKS_BYTES} bytes")
     return bytes(document)

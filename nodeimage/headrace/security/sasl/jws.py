@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.security.sasl.jose_text import from_base64url, json_object
-from headrace.security.sasl.jwk import MOST_KEY_ID, VerifyingKey
+from headrace.security.sasl.jwk import MAX_KEY_ID, VerifyingKey
 from headrace.security.sasl.outcome import Refusal, SaslFailed
 
-MOST_HEADER: Final = 16 << 10
+MAX_HEADER: Final = 16 << 10
 """Longest header in characters; a header may contain a chain of certificates."""
 _ACCESS_TYPES: Final = frozenset({"jwt", "at+jwt"})
 
@@ -38,7 +38,7 @@ class SignedToken:
 def parse_token(text: str) -> SignedToken:
     """Split a token. Raises SaslFailed for anything but a signed token with a key id."""
     parts = text.split(".")
-    if len(parts) != 3 or len(parts[0]) > MOST_HEADER:
+    if len(parts) != 3 or len(parts[0]) > MAX_HEADER:
         raise SaslFailed(Refusal.TOKEN_MALFORMED)
     try:
         header = json_object(from_base64url(parts[0]))
@@ -52,7 +52,7 @@ def parse_token(text: str) -> SignedToken:
         raise SaslFailed(Refusal.CRITICAL_HEADER)
     if not _is_for_access(header.get("typ", "JWT")) or "cty" in header:
         raise SaslFailed(Refusal.TOKEN_TYPE)
-    if not isinstance(key_id, str) or not 0 < len(key_id) <= MOST_KEY_ID:
+    if not isinstance(key_id, str) or not 0 < len(key_id) <= MAX_KEY_ID:
         raise SaslFailed(Refusal.NO_KEY_ID)
     return SignedToken(algorithm, key_id, payload, f"{parts[0]}.{parts[1]}".encode(), signature)
 

@@ -15,8 +15,8 @@ from headrace.security.sasl.oauth_settings import OAuthSettings
 from headrace.security.sasl.outcome import Proven, Refusal, SaslFailed
 from headrace.security.sasl.text import checked_name
 
-MOST_GROUPS: Final = 1024
-LEAST_LIFETIME_S: Final = 1.0
+MAX_GROUPS: Final = 1024
+MIN_LIFETIME_S: Final = 1.0
 """Lifetime given to a token that is valid only thanks to the clock skew: 0 would mean an endless one."""
 _LAST_TIME_S: Final = 253_402_300_799
 """Largest time that a claim may have: the end of the year 9999."""
@@ -72,7 +72,7 @@ def proven_by(claims: Mapping[str, Any], settings: OAuthSettings, *, now_s: floa
     return Proven(
         user=checked_name(user),
         groups=_groups(claims, settings.groups_claim),
-        lifetime_s=max(expires_s - now_s, LEAST_LIFETIME_S),
+        lifetime_s=max(expires_s - now_s, MIN_LIFETIME_S),
     )
 
 
@@ -120,7 +120,7 @@ def _groups(claims: Mapping[str, Any], path: str) -> frozenset[str]:
     """The groups at a path; empty if the path is empty, or leads nowhere."""
     found = _at(claims, path) if path else None
     groups = [] if found is None else _texts(found)
-    if len(groups) > MOST_GROUPS:
+    if len(groups) > MAX_GROUPS:
         raise SaslFailed(Refusal.CLAIMS_MALFORMED)
     return frozenset(map(checked_name, groups))
 

@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from headrace.base.errors import Code, KafkaError
 
-MOST_CLOCK_SKEW_S: Final = 300.0
+MAX_CLOCK_SKEW_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class OAuthSettings:
             raise _wrong("sasl.oauthbearer.expected.audience is required: tokens for any service would count")
         if not self.user_claim or not self.scope_claim:
             raise _wrong("sasl.oauthbearer.sub.claim.name and sasl.oauthbearer.scope.claim.name are not empty")
-        if not 0 <= self.clock_skew_s <= MOST_CLOCK_SKEW_S:
-            raise _wrong(f"sasl.oauthbearer.clock.skew.seconds is 0 to {MOST_CLOCK_SKEW_S:.0f}")
+        if not 0 <= self.clock_skew_s <= MAX_CLOCK_SKEW_S:
+            raise _wrong(f"sasl.oauthbearer.clock.skew.seconds is 0 to {MAX_CLOCK_SKEW_S:.0f}")
 
 
 def checked_jwks_url(url: str) -> SplitResult:

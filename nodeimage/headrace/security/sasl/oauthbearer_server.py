@@ -15,9 +15,9 @@ from headrace.security.sasl.outcome import Refusal, SaslFailed
 from headrace.security.sasl.text import message_text, unescaped_name
 
 INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
-MOST_TOKEN_BYTES: Final = 64 << 10
-MOST_MESSAGE_BYTES: Final = MOST_TOKEN_BYTES + (8 << 10)
-MOST_PAIRS: Final = 32
+MAX_TOKEN_BYTES: Final = 64 << 10
+MAX_MESSAGE_BYTES: Final = MAX_TOKEN_BYTES + (8 << 10)
+MAX_PAIRS: Final = 32
 
 _PAIR: Final = re.compile(r"([A-Za-z]+)=([\x21-\x7e \t\r\n]*)")
 _BEARER: Final = re.compile(r"bearer +([A-Za-z0-9._~+/=-]+)[ \t]*", re.IGNORECASE)
@@ -33,12 +33,12 @@ class BearerMessage:
 
 def read_bearer(message: bytes) -> BearerMessage:
     """Parse a client's first message. Raises SaslFailed."""
-    header, _, rest = message_text(message, most_bytes=MOST_MESSAGE_BYTES).partition("\x01")
+    header, _, rest = message_text(message, most_bytes=MAX_MESSAGE_BYTES).partition("\x01")
     authorization_id = _authorization_id(header)
     if not rest.endswith("\x01\x01"):
         raise SaslFailed(Refusal.MALFORMED)
     token = _token(_pairs(rest[:-2]).get("auth", ""))
-    if len(token) > MOST_TOKEN_BYTES:
+    if len(token) > MAX_TOKEN_BYTES:
         raise SaslFailed(Refusal.TOKEN_TOO_LONG)
     return BearerMessage(token, authorization_id)
 
@@ -55,7 +55,7 @@ def _authorization_id(header: str) -> str | None:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    parts = text.split("\x01", MOST_PAIRS)
+    parts = text.split("\x01", MAX_PAIRS)
     pairs: dict[str, str] = {}
     for part in parts:
         found = _PAIR.fullmatch(part)

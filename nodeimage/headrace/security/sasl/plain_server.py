@@ -15,8 +15,8 @@ from headrace.security.sasl.scram_credential import ScramCredential, credential_
 from headrace.security.sasl.text import checked_name, message_text
 from headrace.security.scram_common import HASHES
 
-MOST_PASSWORD_BYTES: Final = 1024
-MOST_MESSAGE_BYTES: Final = 4096
+MAX_PASSWORD_BYTES: Final = 1024
+MAX_MESSAGE_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class PlainLogin:
 
 def read_plain(token: bytes) -> PlainLogin:
     """The user and the password of a client's message. Raises SaslFailed."""
-    parts = message_text(token, most_bytes=MOST_MESSAGE_BYTES).split("\0")
+    parts = message_text(token, most_bytes=MAX_MESSAGE_BYTES).split("\0")
     if len(parts) != 3:
         raise SaslFailed(Refusal.MALFORMED)
     authorization_id, user, password = parts
@@ -38,7 +38,7 @@ def read_plain(token: bytes) -> PlainLogin:
         raise SaslFailed(Refusal.OTHER_AUTHORIZATION_ID)
     if not password:
         raise SaslFailed(Refusal.NO_PASSWORD)
-    if len(password.encode()) > MOST_PASSWORD_BYTES:
+    if len(password.encode()) > MAX_PASSWORD_BYTES:
         raise SaslFailed(Refusal.TOKEN_TOO_LONG)
     return PlainLogin(user, password)
 

@@ -10,17 +10,17 @@ from typing import Final, Protocol
 from headrace.base.errors import Code, KafkaError
 from headrace.security.scram_common import (
     HASHES,
-    LEAST_ITERATIONS,
+    MIN_ITERATIONS,
     client_key,
     salted_password,
     server_key,
     stored_key,
 )
 
-MOST_ITERATIONS: Final = 16384
-DEFAULT_ITERATIONS: Final = LEAST_ITERATIONS
+MAX_ITERATIONS: Final = 16384
+DEFAULT_ITERATIONS: Final = MIN_ITERATIONS
 SALT_BYTES: Final = 24
-MOST_SALT_BYTES: Final = 1024
+MAX_SALT_BYTES: Final = 1024
 
 _MECHANISMS: Final = {hashlib.new(name).digest_size: mechanism for mechanism, name in HASHES.items()}
 """Mechanisms by the length of a key."""
@@ -39,10 +39,10 @@ class ScramCredential:
     iterations: int
 
     def __post_init__(self) -> None:
-        if not LEAST_ITERATIONS <= self.iterations <= MOST_ITERATIONS:
-            raise _unacceptable(f"iterations are {LEAST_ITERATIONS} to {MOST_ITERATIONS}")
-        if not 0 < len(self.salt) <= MOST_SALT_BYTES:
-            raise _unacceptable(f"a salt has 1 to {MOST_SALT_BYTES} bytes")
+        if not MIN_ITERATIONS <= self.iterations <= MAX_ITERATIONS:
+            raise _unacceptable(f"iterations are {MIN_ITERATIONS} to {MAX_ITERATIONS}")
+        if not 0 < len(self.salt) <= MAX_SALT_BYTES:
+            raise _unacceptable(f"a salt has 1 to {MAX_SALT_BYTES} bytes")
         if len(self.stored_key) not in _MECHANISMS or len(self.server_key) != len(self.stored_key):
             raise _unacceptable("keys have the length of the mechanism's hash")
 
@@ -59,8 +59,8 @@ class ScramCredential:
         cls, password: str, mechanism: str, iterations: int = DEFAULT_ITERATIONS, salt: bytes | None = None
     ) -> "ScramCredential":
         """[blocking] The credential for a password; `salt`: random if None."""
-        if not password or not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
-            raise _unacceptable(f"a password is not empty, iterations are {LEAST_ITERATIONS} to {MOST_ITERATIONS}")
+        if not password or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise _unacceptable(f"a password is not empty, iterations are {MIN_ITERATIONS} to {MAX_ITERATIONS}")
         salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
         salted = salted_password(_hash_of(mechanism), _encoded(password), salt, iterations)
         return cls.from_salted_password(salted, mechanism=mechanism, iterations=iterations, salt=salt)

@@ -30,9 +30,9 @@ from headrace.security.scram_common import (
     xor,
 )
 
-MOST_MESSAGE_BYTES: Final = 8192
+MAX_MESSAGE_BYTES: Final = 8192
 """Most bytes of each of a client's two messages."""
-MOST_NONCE: Final = 1024
+MAX_NONCE: Final = 1024
 
 _NONCE: Final = r"(?P<nonce>[!-+\--~]+)"
 _EXTENSIONS: Final = r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]*)*)"
@@ -59,14 +59,14 @@ class ScramServer:
 
     def first(self, token: bytes) -> str:
         """The user that the client's first message names."""
-        text = message_text(token, most_bytes=MOST_MESSAGE_BYTES)
+        text = message_text(token, most_bytes=MAX_MESSAGE_BYTES)
         if not text.startswith("n,,"):
             raise SaslFailed(_refusal_of_header(text))
         bare = text[3:]
         if bare.startswith("m="):
             raise SaslFailed(Refusal.MANDATORY_EXTENSION)
         found = _FIRST.fullmatch(bare)
-        if found is None or len(found["nonce"]) > MOST_NONCE:
+        if found is None or len(found["nonce"]) > MAX_NONCE:
             raise SaslFailed(Refusal.MALFORMED)
         _check_extensions(found["extensions"])
         self._user = unescaped_name(found["name"])
@@ -90,7 +90,7 @@ class ScramServer:
         credential, self._credential = self._credential, None
         if credential is None:
             raise SaslFailed(Refusal.ILLEGAL_STATE)
-        without_proof, _, proof_text = message_text(token, most_bytes=MOST_MESSAGE_BYTES).rpartition(",p=")
+        without_proof, _, proof_text = message_text(token, most_bytes=MAX_MESSAGE_BYTES).rpartition(",p=")
         parsed = _FINAL.fullmatch(without_proof)
         if parsed is None:
             raise SaslFailed(Refusal.MALFORMED)

@@ -4,7 +4,7 @@ from typing import Final
 
 from headrace.security.sasl.outcome import Refusal, SaslFailed
 
-MOST_NAME_BYTES: Final = 1024
+MAX_NAME_BYTES: Final = 1024
 """Most bytes of a user's or a group's name in UTF-8."""
 
 
@@ -25,7 +25,7 @@ def checked_name(name: str) -> str:
         length = len(name.encode())
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
         length = 0
-    if not 0 < length <= MOST_NAME_BYTES or any(letter < " " or "\x7f" <= letter <= "\x9f" for letter in name):
+    if not 0 < length <= MAX_NAME_BYTES or any(letter < " " or "\x7f" <= letter <= "\x9f" for letter in name):
         raise SaslFailed(Refusal.ILLEGAL_NAME)
     return name
 

@@ -50,9 +50,9 @@ SILENT_WATCH_S: Final = 90.0
 """Seconds of silence after which a watch ends; servers send a bookmark every minute."""
 BUSY_S: Final = 1.0
 """Seconds to wait if a busy server does not say how long, or not in seconds."""
-LEAST_BUSY_S: Final = 0.1
+MIN_BUSY_S: Final = 0.1
 """Shortest wait, in seconds, for a busy server."""
-MOST_BUSY_S: Final = 10.0
+MAX_BUSY_S: Final = 10.0
 """Longest wait, in seconds, for a busy server. The server, or a proxy in front of it, may name any time; while it
 waits, a process neither sees changes nor renews a lease."""
 
@@ -71,7 +71,7 @@ class ApiBusy(ApiError):
     """The server is overloaded, and nothing was done."""
 
     def __init__(self, reason: str, *, retry_after_s: float) -> None:
-        """`retry_after_s`: from LEAST_BUSY_S to MOST_BUSY_S."""
+        """`retry_after_s`: from MIN_BUSY_S to MAX_BUSY_S."""
         super().__init__(HTTPStatus.TOO_MANY_REQUESTS, reason)
         self.retry_after_s = retry_after_s
 
@@ -265,7 +265,7 @@ def _seconds(retry_after: str) -> float:
         named = float(retry_after)
     except ValueError:  # empty, or a date, which would depend on another host's clock
         return BUSY_S
-    return BUSY_S if math.isnan(named) else min(max(named, LEAST_BUSY_S), MOST_BUSY_S)
+    return BUSY_S if math.isnan(named) else min(max(named, MIN_BUSY_S), MAX_BUSY_S)
 
 
 def _socket(address: AddrInfoType) -> socket.socket:

@@ -12,7 +12,7 @@ from headrace.base.ids import Home, Offset
 from headrace.links.failover import diverged
 from headrace.links.failover.diverged import Kept, QuarantineBatch, diverged_name, place_of, quarantine_batches, token
 from headrace.links.source.source import HomeStart
-from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.log.frames import MAX_PAYLOAD_BYTES
 from headrace.wire.batch import (
     BatchHeader,
     Header,
@@ -84,7 +84,7 @@ def test_what_is_kept_already_is_left_out_of_batches_that_are_cut_as_ever(sizes:
 @pytest.fixture(scope="module", autouse=True)
 def small_batches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diverged, "MOST_BYTES", 40 + 2 * diverged._PLACE_BYTES)
+        patch.setattr(diverged, "MAX_BYTES", 40 + 2 * diverged._PLACE_BYTES)
         yield
 
 
@@ -189,7 +189,7 @@ def asides(
 
 
 def test_a_record_that_would_be_too_long_unpacked_leaves_its_batch_raw() -> None:
-    rows: list[RecordIn] = [(1_000, None, value, []) for value in (b"a", bytes(MOST_PAYLOAD_BYTES - 61), b"b")]
+    rows: list[RecordIn] = [(1_000, None, value, []) for value in (b"a", bytes(MAX_PAYLOAD_BYTES - 61), b"b")]
     batch = build_batch(rows, base_offset=9, compression=4)
     (aside,) = asides(read_batch(batch), memoryview(batch), 9)
     assert aside.records == 3
@@ -206,7 +206,7 @@ def test_a_record_whose_headers_name_is_no_utf8_is_kept_like_any_other() -> None
 
 
 def test_a_raw_batch_that_would_be_too_long_with_its_place_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert diverged.RAW_BYTES + diverged._PLACE_BYTES <= MOST_PAYLOAD_BYTES
+    assert diverged.RAW_BYTES + diverged._PLACE_BYTES <= MAX_PAYLOAD_BYTES
     header, batch = unreadable("time", 9)
     monkeypatch.setattr(diverged, "RAW_BYTES", len(batch) - 1)
     first, second = asides(header, batch, 9)
@@ -221,7 +221,7 @@ def test_a_raw_batch_that_would_be_too_long_with_its_place_is_kept_in_parts(monk
 
 
 def test_many_small_records_make_no_batch_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diverged, "MOST_BYTES", 4_000)
+    monkeypatch.setattr(diverged, "MAX_BYTES", 4_000)
     tiny = [aside.batch for aside in asides(*built([b""] * 100, 10), 10)]
     assert len(records(tiny)) == 100
     assert max(map(len, tiny)) <= 4_000 + diverged._PLACE_BYTES

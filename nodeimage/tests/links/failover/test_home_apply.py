@@ -282,11 +282,11 @@ async def test_no_batch_that_could_not_be_replicated_is_appended_once(
     row = await south.row("t")
     assert row is not None
     batch = build_batch([(1, None, b"x", [])], producer_id=-9, producer_epoch=0, base_sequence=0)
-    monkeypatch.setattr(quarantine, "MOST_PAYLOAD_BYTES", len(batch) - 1)
+    monkeypatch.setattr(quarantine, "MAX_PAYLOAD_BYTES", len(batch) - 1)
     with pytest.raises(KafkaError) as refused:
         await south.append_once(row.topic_id, 0, batch)
     assert refused.value.code == Code.MESSAGE_TOO_LARGE
-    monkeypatch.setattr(quarantine, "MOST_PAYLOAD_BYTES", len(batch))
+    monkeypatch.setattr(quarantine, "MAX_PAYLOAD_BYTES", len(batch))
     assert await south.append_once(row.topic_id, 0, batch) == 1
 
 

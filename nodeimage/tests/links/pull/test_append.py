@@ -38,7 +38,7 @@ async def test_a_corrupt_batch_is_refused_with_all_behind_it_and_tried_again(
 async def test_a_batch_that_is_too_long_to_be_replicated_is_refused(
     target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append, "MOST_BATCH_BYTES", 1_000)
+    monkeypatch.setattr(append, "MAX_BATCH_BYTES", 1_000)
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
     source.produce(at, b"a")

@@ -1,7 +1,7 @@
 import random
 
 from headrace.base.ids import Home, Millis, NodeId, Offset
-from headrace.links.pull.effects import Looked, LookUp
+from headrace.links.pull.effects import LookUp, LookUpResult
 from headrace.links.pull.lag import (
     CATCHING_UP,
     CAUGHT_UP,
@@ -28,7 +28,7 @@ def hears(state: LinkState, now: float, *ends: tuple[TopicPartition, int], seria
     state.changed(now, NODE, Changes(FeedPlace("run", serial), False, [(at, Offset(end)) for at, end in ends], [], []))
     for effect in state.effects(now):
         if isinstance(effect, LookUp):
-            state.pulls.looked(now, [Looked(at, True, Offset(0)) for at in effect.partitions])
+            state.pulls.looked_up(now, [LookUpResult(at, True, Offset(0)) for at in effect.partitions])
 
 
 def running() -> LinkState:

@@ -5,7 +5,7 @@ import pytest
 from headrace.base.ids import NodeId
 from headrace.links.pull.limits import Limits
 from headrace.links.pull.source_feed import SourceFeed
-from headrace.links.source.source import LEAST_WAIT_MS, MOST_WAIT_MS, FeedPlace, TopicPartition
+from headrace.links.source.source import MAX_WAIT_MS, MIN_WAIT_MS, FeedPlace, TopicPartition
 
 PLACE = FeedPlace("run", 7)
 LIMITS = Limits(poll_every_s=2.0, longest_poll_every_s=40.0)
@@ -20,9 +20,9 @@ def test_polls_wait_longer_the_more_come_to_nothing_up_to_a_limit() -> None:
     for _ in range(5):
         waits.append(node.wait_ms)
         node.answered(100, PLACE, quiet=True)
-    assert waits == [LEAST_WAIT_MS, 2 * LEAST_WAIT_MS, 4 * LEAST_WAIT_MS, MOST_WAIT_MS, MOST_WAIT_MS]
+    assert waits == [MIN_WAIT_MS, 2 * MIN_WAIT_MS, 4 * MIN_WAIT_MS, MAX_WAIT_MS, MAX_WAIT_MS]
     node.answered(100, PLACE, quiet=False)
-    assert node.wait_ms == LEAST_WAIT_MS
+    assert node.wait_ms == MIN_WAIT_MS
 
 
 def test_polls_begin_no_closer_together_than_they_may_and_one_at_a_time() -> None:

@@ -149,7 +149,7 @@ class TestTopics:
         assert ([row["topic_id"] for row in page["topics"]], page["after"]) == ([a], None)
 
     async def test_too_many_partitions_by_id(self, raw_call, stream, create, monkeypatch):
-        monkeypatch.setattr(topics, "MOST_PARTITIONS", 3)
+        monkeypatch.setattr(topics, "MAX_PARTITIONS_BY_ID", 3)
         ids = [await create("/plant:a", 2), await create("/plant:b", 2)]
         answer = await raw_call("link.topics", {"version": 1, "stream": STREAM, "ids": ids})
         assert answer["error"] == Code.INVALID_REQUEST
@@ -329,7 +329,7 @@ class TestAnnounce:
     async def test_the_link_takes_up_more_topics_and_in_the_end_the_stream(
         self, announce, stream, create, broker, links, monkeypatch
     ):
-        monkeypatch.setattr(homes, "MOST_PATTERNS", 2)
+        monkeypatch.setattr(homes, "MAX_PATTERNS", 2)
         patterns = []
         for name in "abc":
             topic = await create(f"/plant:{name}")

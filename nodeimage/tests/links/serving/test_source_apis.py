@@ -306,7 +306,7 @@ class TestResets:
         assert nothing(await waiting)
 
     async def test_whoever_lags_behind_what_is_kept(self, call, follower, create, broker, monkeypatch):
-        monkeypatch.setattr(change_feed, "MOST_CHANGES", 4)
+        monkeypatch.setattr(change_feed, "MAX_CHANGES", 4)
         behind = Follower(call)
         await behind.poll()
         for number in range(9):
@@ -319,8 +319,8 @@ class TestResets:
     async def test_no_record_is_missed_among_appends_polls_losses_and_restarts(
         self, call, stream, create, append, broker, monkeypatch, seed
     ):
-        monkeypatch.setattr(change_feed, "MOST_CHANGES", 12)
-        monkeypatch.setattr(change_feed, "MOST_NOTED", 5)
+        monkeypatch.setattr(change_feed, "MAX_CHANGES", 12)
+        monkeypatch.setattr(change_feed, "MAX_NOTED", 5)
         rng = random.Random(seed)
         topic = await create("/plant:t", 16)
         ends = dict.fromkeys(range(16), 0)

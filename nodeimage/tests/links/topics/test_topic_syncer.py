@@ -120,7 +120,7 @@ async def test_what_it_does_in_the_catalog_is_traced_and_a_look_that_finds_nothi
 async def test_a_kafka_to_which_much_is_written_is_asked_for_topics_and_committed_offsets_no_oftener_for_that(
     south: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_source, "LEAST_WAIT_MS", 500)
+    monkeypatch.setattr(kafka_source, "MIN_WAIT_MS", 500)
     monkeypatch.setattr(kafka_topics, "MIN_SCAN_S", 0.5)
     kafka = PlayedKafka()
     kafka.busy = True

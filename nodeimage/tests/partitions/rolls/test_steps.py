@@ -73,7 +73,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
     assert await refused(first) < 0.9
     assert broker_rolls.under_way == 2
     monkeypatch.setattr(rolls, "ROLL_WAIT_S", 60.0)
-    monkeypatch.setattr(produce, "MOST_WAIT_S", 1.0)
+    monkeypatch.setattr(produce, "MAX_WAIT_S", 1.0)
     monkeypatch.setattr(produce, "MANY", 1)
     assert 0.9 < await refused(first, second, third) < 1.9
 

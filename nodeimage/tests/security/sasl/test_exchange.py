@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.errors import Code, KafkaError
-from headrace.security.sasl.exchange import MOST_TOKEN_BYTES, Attempt, Done, Failed, Handshake, SaslExchange
+from headrace.security.sasl.exchange import MAX_TOKEN_BYTES, Attempt, Done, Failed, Handshake, SaslExchange
 from headrace.security.sasl.jwk import VerifyingKey
 from headrace.security.sasl.jwks import keys_of
 from headrace.security.sasl.jwt import TokenVerifier
@@ -326,7 +326,7 @@ async def test_a_token_of_more_than_512_kib_is_refused(credentials: MemoryCreden
     for mechanism in ALL:
         exchange = listener.exchange()
         begin(exchange, mechanism)
-        assert isinstance(await exchange.step(bytes(MOST_TOKEN_BYTES + 1)), Failed)
+        assert isinstance(await exchange.step(bytes(MAX_TOKEN_BYTES + 1)), Failed)
     assert set(listener.refusals) == {Refusal.TOKEN_TOO_LONG}
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.security.sasl.jwks import (
     ASK_S,
-    MOST_JWKS_BYTES,
-    MOST_RETRY_S,
+    MAX_JWKS_BYTES,
+    MAX_RETRY_S,
     REFRESH_S,
     WAIT_S,
     JwksUnavailable,
@@ -141,7 +141,7 @@ def test_old_keys_count_while_the_endpoint_is_away_and_new_ones_when_it_is_back(
         assert await keys.keys("one")
         endpoint.is_away = False
         endpoint.key_ids = ["two"]
-        await asyncio.sleep(MOST_RETRY_S + 1)
+        await asyncio.sleep(MAX_RETRY_S + 1)
         assert await keys.keys("two")
         assert not await keys.keys("one")
 
@@ -184,7 +184,7 @@ def test_asks_bring_at_most_one_fetch_in_ten_seconds(steps: list[tuple[float, st
             assert schedule.due_s <= now_s
         elif what == "due" and schedule.due_s <= now_s:
             (schedule.succeeded if is_good else schedule.failed)(now_s)
-            assert now_s < schedule.due_s <= now_s + (REFRESH_S if is_good else MOST_RETRY_S)
+            assert now_s < schedule.due_s <= now_s + (REFRESH_S if is_good else MAX_RETRY_S)
     assert all(later - sooner >= ASK_S for sooner, later in itertools.pairwise(granted))
 
 
@@ -201,7 +201,7 @@ def test_asks_bring_at_most_one_fetch_in_ten_seconds(steps: list[tuple[float, st
         (b'{"keys":[' + b"{}," * 256 + b"{}]}", "not a list of at most"),
         (b'{"keys":[]}', "no key"),
         (b'{"keys":[{"kty":"oct","kid":"a","k":"c2VjcmV0"}]}', "no key"),
-        (b'{"keys":[]}' + b" " * MOST_JWKS_BYTES, "longer than"),
+        (b'{"keys":[]}' + b" " * MAX_JWKS_BYTES, "longer than"),
     ],
     ids=lambda value: value[:30],
 )

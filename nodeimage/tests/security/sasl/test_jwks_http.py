@@ -9,7 +9,7 @@ from aiohttp import web
 
 from headrace.base.errors import KafkaError
 from headrace.security.sasl import jwks_http
-from headrace.security.sasl.jwks import MOST_JWKS_BYTES, JwksUnavailable
+from headrace.security.sasl.jwks import MAX_JWKS_BYTES, JwksUnavailable
 from headrace.security.sasl.jwks_http import fetch_jwks
 from kit.certificates import Certificates
 
@@ -117,7 +117,7 @@ async def test_a_document_that_never_ends_is_cut(server: Server) -> None:
         nonlocal sent
         response = web.StreamResponse()
         await response.prepare(request)
-        while sent < 100 * MOST_JWKS_BYTES:
+        while sent < 100 * MAX_JWKS_BYTES:
             await response.write(b" " * 65536)
             sent += 65536
         return response
@@ -125,7 +125,7 @@ async def test_a_document_that_never_ends_is_cut(server: Server) -> None:
     server.answer = endless
     with pytest.raises(JwksUnavailable, match="longer than"):
         await fetch_jwks(server.url)
-    assert sent < 100 * MOST_JWKS_BYTES
+    assert sent < 100 * MAX_JWKS_BYTES
 
 
 async def test_a_packed_document_is_refused_and_not_unpacked(server: Server) -> None:

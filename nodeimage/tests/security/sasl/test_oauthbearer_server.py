@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.security.sasl.oauthbearer_server import (
-    MOST_MESSAGE_BYTES,
-    MOST_PAIRS,
-    MOST_TOKEN_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_PAIRS,
+    MAX_TOKEN_BYTES,
     BearerMessage,
     read_bearer,
 )
@@ -51,9 +51,9 @@ def test_token_and_authorization_id_are_read(message: bytes, read: BearerMessage
         (b"n,,\x01auth=Bearer\x01\x01", Refusal.NO_TOKEN),
         (b"n,,\x01auth=Basic YTpi\x01\x01", Refusal.NO_TOKEN),
         (b"n,,\x01auth=Bearer a b\x01\x01", Refusal.NO_TOKEN),
-        (b"n,,\x01auth=Bearer x" + b"\x01a=b" * MOST_PAIRS + b"\x01\x01", Refusal.MALFORMED),
-        (b"n,,\x01auth=Bearer " + b"x" * (MOST_TOKEN_BYTES + 1) + b"\x01\x01", Refusal.TOKEN_TOO_LONG),
-        (b"n,,\x01auth=Bearer x\x01a=" + b"x" * MOST_MESSAGE_BYTES + b"\x01\x01", Refusal.TOKEN_TOO_LONG),
+        (b"n,,\x01auth=Bearer x" + b"\x01a=b" * MAX_PAIRS + b"\x01\x01", Refusal.MALFORMED),
+        (b"n,,\x01auth=Bearer " + b"x" * (MAX_TOKEN_BYTES + 1) + b"\x01\x01", Refusal.TOKEN_TOO_LONG),
+        (b"n,,\x01auth=Bearer x\x01a=" + b"x" * MAX_MESSAGE_BYTES + b"\x01\x01", Refusal.TOKEN_TOO_LONG),
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else value.name,
 )
@@ -64,7 +64,7 @@ def test_a_message_that_breaks_a_rule_is_refused(message: bytes, why: Refusal) -
 
 
 def test_a_token_of_64_kib_is_read() -> None:
-    assert len(read_bearer(b"n,,\x01auth=Bearer " + b"x" * MOST_TOKEN_BYTES + b"\x01\x01").token) == 64 << 10
+    assert len(read_bearer(b"n,,\x01auth=Bearer " + b"x" * MAX_TOKEN_BYTES + b"\x01\x01").token) == 64 << 10
 
 
 def test_a_message_does_not_tell_its_token() -> None:

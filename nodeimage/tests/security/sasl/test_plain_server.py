@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.security.sasl import plain_server
 from headrace.security.sasl.outcome import Refusal, SaslFailed
-from headrace.security.sasl.plain_server import MOST_MESSAGE_BYTES, PlainLogin, is_right, read_plain
+from headrace.security.sasl.plain_server import MAX_MESSAGE_BYTES, PlainLogin, is_right, read_plain
 from headrace.security.sasl.scram_credential import ScramCredential
 from headrace.security.scram_common import HASHES
 
@@ -40,7 +40,7 @@ def test_user_and_password_are_read() -> None:
         (b"", Refusal.MALFORMED),
         (b"\0alice\0\xff", Refusal.MALFORMED),
         (b"\0alice\0" + b"x" * 1025, Refusal.TOKEN_TOO_LONG),
-        (b"\0alice\0" + b"x" * MOST_MESSAGE_BYTES, Refusal.TOKEN_TOO_LONG),
+        (b"\0alice\0" + b"x" * MAX_MESSAGE_BYTES, Refusal.TOKEN_TOO_LONG),
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else value.name,
 )

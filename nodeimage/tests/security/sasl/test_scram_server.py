@@ -13,7 +13,7 @@ from headrace.security import scram_common
 from headrace.security.sasl import scram_server
 from headrace.security.sasl.outcome import Refusal, SaslFailed
 from headrace.security.sasl.scram_credential import ScramCredential
-from headrace.security.sasl.scram_server import MOST_MESSAGE_BYTES, ScramServer
+from headrace.security.sasl.scram_server import MAX_MESSAGE_BYTES, ScramServer
 from headrace.security.scram import ScramClient, ScramFailed
 from headrace.security.scram_common import HASHES
 
@@ -160,7 +160,7 @@ def counted(function: Any, name: str, made: list[str]) -> Any:
         (b"n,,n=a=,r=abc", Refusal.ILLEGAL_NAME),
         (b"n,,n=a\nb,r=abc", Refusal.ILLEGAL_NAME),
         (b"n,,n=" + b"x" * 1025 + b",r=abc", Refusal.ILLEGAL_NAME),
-        (b"n,,n=user,r=abc,x=" + b"x" * MOST_MESSAGE_BYTES, Refusal.TOKEN_TOO_LONG),
+        (b"n,,n=user,r=abc,x=" + b"x" * MAX_MESSAGE_BYTES, Refusal.TOKEN_TOO_LONG),
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else value.name,
 )
@@ -197,7 +197,7 @@ def test_extensions_that_need_not_be_understood_are_passed_over_and_signed() -> 
         ("r={nonces},c=biws,p={proof}", Refusal.MALFORMED),
         ("p={proof}", Refusal.MALFORMED),
         ("", Refusal.MALFORMED),
-        ("c=biws,r={nonces},p=" + "A" * MOST_MESSAGE_BYTES, Refusal.TOKEN_TOO_LONG),
+        ("c=biws,r={nonces},p=" + "A" * MAX_MESSAGE_BYTES, Refusal.TOKEN_TOO_LONG),
         ("c=biws,r={nonces},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVA=", Refusal.WRONG_CREDENTIALS),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) and not isinstance(value, Refusal) else value.name,

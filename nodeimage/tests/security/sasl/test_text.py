@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.security.sasl.outcome import Refusal, SaslFailed
-from headrace.security.sasl.text import MOST_NAME_BYTES, checked_name, message_text, unescaped_name
+from headrace.security.sasl.text import MAX_NAME_BYTES, checked_name, message_text, unescaped_name
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a\tb", "\0", "a\x7f", "a\x85", "\ud800", "é" * (MOST_NAME_BYTES // 2 + 1)], ids=ascii
+    "name", ["", "a\tb", "\0", "a\x7f", "a\x85", "\ud800", "é" * (MAX_NAME_BYTES // 2 + 1)], ids=ascii
 )
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(SaslFailed) as failed:

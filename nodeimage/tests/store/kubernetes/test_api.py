@@ -13,7 +13,7 @@ from headrace.base.errors import FolderRefused
 from headrace.base.ids import NodeId
 from headrace.store.kubernetes import api as api_module
 from headrace.store.kubernetes import store as store_module
-from headrace.store.kubernetes.api import BUSY_S, LEAST_BUSY_S, MOST_BUSY_S, Access, Api, ApiBusy
+from headrace.store.kubernetes.api import BUSY_S, MAX_BUSY_S, MIN_BUSY_S, Access, Api, ApiBusy
 from headrace.store.kubernetes.store import KubernetesStore
 from headrace.store.protocol import StoreUnavailable
 from headrace.store.records import LeaseRecord
@@ -70,12 +70,12 @@ def test_a_busy_server_is_left_alone_for_as_long_as_it_says(store: KubernetesSto
     [
         ("1", 1.0),
         ("2.5", 2.5),
-        ("0", LEAST_BUSY_S),
-        ("-7", LEAST_BUSY_S),
-        ("-inf", LEAST_BUSY_S),
-        ("100000000", MOST_BUSY_S),
-        ("1e400", MOST_BUSY_S),
-        ("inf", MOST_BUSY_S),
+        ("0", MIN_BUSY_S),
+        ("-7", MIN_BUSY_S),
+        ("-inf", MIN_BUSY_S),
+        ("100000000", MAX_BUSY_S),
+        ("1e400", MAX_BUSY_S),
+        ("inf", MAX_BUSY_S),
         ("nan", BUSY_S),
         ("", BUSY_S),
         ("soon", BUSY_S),
@@ -96,7 +96,7 @@ async def test_how_long_a_busy_server_is_left_alone_is_bounded(api: ToyApi, name
 def test_a_server_that_names_a_year_once_is_asked_again(
     store: KubernetesStore, api: ToyApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_module, "MOST_BUSY_S", 0.2)
+    monkeypatch.setattr(api_module, "MAX_BUSY_S", 0.2)
     api.busy, api.busy_s = 1, 31_536_000
     store.put("volume/a", b'{"name":"a"}', None)
     assert api.busy == 0

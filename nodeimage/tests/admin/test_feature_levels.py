@@ -100,7 +100,7 @@ async def test_an_upgrade_raises_the_level_and_the_epoch(
         (FEATURE, -1, UPGRADE, Code.INVALID_UPDATE_VERSION, "which was not asked for"),
         (FEATURE, -1, SAFE, Code.INVALID_UPDATE_VERSION, "a safe downgrade cannot be"),
         (FEATURE, -1, UNSAFE, Code.INVALID_UPDATE_VERSION, "would lose records"),
-        (FEATURE, NEWEST, SAFE, Code.INVALID_UPDATE_VERSION, "no downgrade"),
+        (FEATURE, NEWEST, SAFE, Code.INVALID_UPDATE_VERSION, "not a downgrade"),
         (FEATURE, NEWEST, 0, Code.INVALID_REQUEST, "upgrade type 0"),
         (FEATURE, NEWEST, 9, Code.INVALID_REQUEST, "upgrade type 9"),
         ("metadata.version", 7, UPGRADE, Code.INVALID_UPDATE_VERSION, "there is no feature 'metadata.version'"),

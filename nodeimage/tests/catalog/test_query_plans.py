@@ -291,7 +291,7 @@ ARGUMENTS: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
     "homes.unsettled": [((), {}), ((), {"after": 1, "limit": 5})],
     "groups.named": [(("g",), {})],
     "groups.page": [((), {}), ((), {"after": "a", "limit": 5})],
-    "groups.cursors": [(("g",), {}), (("g", [1, 2]), {})],
+    "groups.committed_offsets": [(("g",), {}), (("g", [1, 2]), {})],
     "check_rows": [
         call
         for table in COLUMNS
@@ -301,7 +301,7 @@ ARGUMENTS: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
     "users.page": [((), {}), ((), {"after": "a", "limit": 5})],
     "users.credential": [(("u", "SCRAM-SHA-256"), {})],
     "users.mechanisms": [((), {}), ((), {"after": "a"})],
-    "groups.cursors_after": [((("", -1, -1),), {"limit": 5}), ((("g", 1, 0),), {"limit": 5})],
+    "groups.committed_offsets_after": [((("", -1, -1),), {"limit": 5}), ((("g", 1, 0),), {"limit": 5})],
 }
 WITHOUT: Final = (
     "applied",

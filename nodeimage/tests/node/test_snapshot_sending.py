@@ -81,7 +81,7 @@ async def test_a_part_is_read_from_where_it_is_asked_for(executor: ThreadPoolExe
     part, (piece,) = await lent.part(position, 150)
     assert (part.position, part.size, part.crc, piece) == (100, len(CONTENT), 7, CONTENT[150:])
     lent.close()
-    with pytest.raises(HeadraceError, match="not held here any more"):
+    with pytest.raises(HeadraceError, match="no longer held here"):
         await lent.part(position, 0)
 
 

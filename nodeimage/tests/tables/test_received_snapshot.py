@@ -79,7 +79,7 @@ async def test_it_is_handed_over_whole_and_leaves_no_file(
 
 @pytest.mark.parametrize("size", [0, -1])
 async def test_a_size_that_no_snapshot_has_is_refused(target: Target, executor: ThreadPoolExecutor, size: int) -> None:
-    with pytest.raises(HeadraceError, match="is none"):
+    with pytest.raises(HeadraceError, match="cannot have"):
         await target.begin(size, executor)
     await nothing_left(target)
 

@@ -61,7 +61,7 @@ async def test_what_the_docs_delete_is_all_that_is_left() -> None:
         world.api.put({"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": NS}})
     world.api.remove("StreamCluster", "c")
     world.cluster.converge()
-    told = DOCS.partition("To clear it away")[2].partition("**A worker")[0]
+    told = DOCS.partition("**What a deleted cluster leaves**")[2].partition("**Removing a worker node**")[0]
     lines = re.findall(r"(?m)^\$ kubectl delete (.*)$", told.replace("NAME", "c"))
     assert len(lines) == 3
     for line in lines:

@@ -77,7 +77,7 @@ def test_a_copy_that_is_as_at_the_source_is_left_alone() -> None:
     [
         (here(topic_id=OTHER, home=None), "headrace link adopt"),
         (here(topic_id=OTHER), "made again"),
-        (here(topic_id=OTHER, home=(0, "east")), "copy here, of cluster east"),
+        (here(topic_id=OTHER, home=(0, "east")), "copied here from cluster east"),
         (here(stream="/other"), "already, as /other:t"),
     ],
 )

@@ -45,7 +45,7 @@ class Fault:
 
 _WEIGHTS = {
     "kill": 6,
-    "kill primary": 6,
+    "kill leader": 6,
     "kill controller": 3,
     "kill host": 3,
     "kill two": 3,
@@ -53,7 +53,7 @@ _WEIGHTS = {
     "power cut": 2,
     "stop": 3,
     "freeze": 5,
-    "freeze primary": 4,
+    "freeze leader": 4,
     "cut": 4,
     "cut one way": 4,
     "isolate": 3,

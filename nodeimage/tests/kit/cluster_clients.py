@@ -626,7 +626,7 @@ class Load:
             f"{len(self.history.times)} writes acknowledged, {_count(self.history.writes, Outcome.FAILED)} refused, "
             f"{len(self.history.reads)} records given to members, "
             f"{_count(self.history.commits, Outcome.OK)} cursors committed, "
-            f"{len(self.history.ends)} ends and {len(self.history.cursors)} cursors asked for, "
+            f"{len(self.history.ends)} ends and {len(self.history.committed_offsets)} cursors asked for, "
             f"{_count(self.history.topics, Outcome.OK)} topics made"
         )
         return self.history

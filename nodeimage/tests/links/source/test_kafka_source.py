@@ -396,7 +396,7 @@ async def test_committed_offsets_of_all_groups_come_and_changes_are_told(connect
     while not changed & {CommittedOffsetKey(group, b"", -1) for group in groups}:
         said = await source.changes(ONE, place, topics=False, committed_offsets=True, wait_ms=1000, limit=100)
         place = said.place
-        changed |= set(said.cursors)
+        changed |= set(said.committed_offsets)
     assert {key.group for key in changed} & set(groups) == {groups[1]}
     some = await source.committed_offsets_of(
         [*changed, CommittedOffsetKey(groups[0], topic_id, 1), CommittedOffsetKey("gone", topic_id, 0)]

@@ -90,7 +90,11 @@ def below(value: float, limit: float) -> str:
 def _api() -> DynamicClient:
     """Return a client of the cluster that the kubeconfig names."""
     known_kinds = Path(tempfile.mkdtemp(prefix="headrace-e2e-")) / "discovery.json"
-    return DynamicClient(config.new_client_from_config(), cache_file=str(known_kinds))
+    return DynamicClient(
+        # The library has read KUBECONFIG when it was imported, before `set_up` set it.
+        config.new_client_from_config(config_file=os.environ.get("KUBECONFIG")),
+        cache_file=str(known_kinds),
+    )
 
 
 def _resource(kind: str) -> Any:

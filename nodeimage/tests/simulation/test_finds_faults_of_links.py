@@ -21,7 +21,7 @@ Planted = Callable[[], Any]
 
 def applies_home_without_a_cut() -> Any:
     """Diverged records stay where they are."""
-    return mock.patch.object(HomeApplier, "_parted", return_value=None)
+    return mock.patch.object(HomeApplier, "_divergence", return_value=None)
 
 
 def cuts_what_it_did_not_set_aside() -> Any:

@@ -1,6 +1,6 @@
 """The resources of all kinds, as last reported by watches, lists and the answers to writes.
 
-1. Of two states of a resource the newer one is kept, whichever arrived first.
+1. The newer of two states of a resource is kept, whichever arrived first.
 2. A resource whose deletion a watch reported does not come back, even if a list that was under way still holds it; one
    that merely seemed to be gone may.
 
@@ -50,7 +50,7 @@ class Cache:
         self._listeners: list[Callable[[Key, Body], None]] = []
 
     def on_learnt(self, listener: Callable[[Key, Body], None]) -> None:
-        """Call `listener` with each resource whose answer to a write holds a change that no watch will report."""
+        """Call `listener` with each resource whose answer to a write holds a change by another writer (see `learn`)."""
         self._listeners.append(listener)
 
     def take(self, body: Body, *, deleted: bool = False) -> News:
@@ -75,8 +75,8 @@ class Cache:
         return News.FIGURES if known is not None and _asks_the_same(known, body) else News.CHANGED
 
     def learn(self, body: Body) -> None:
-        """Record the API server's answer to one of the operator's writes. No watch will report other writers' changes
-        in it.
+        """Record the API server's answer to one of the operator's writes. If the answer holds changes by other writers
+        too, the listeners are called: the watch's event will hold the same state, and be no news.
         """
         key = key_of(body)
         known = self.get(key)

@@ -47,7 +47,7 @@ KNOWN: Final = 20_000
 
 
 class NameTaken(Exception):
-    """An object that is to be created exists already, and belongs to another."""
+    """An object that is to be created exists already, and belongs to something else."""
 
     def __init__(self, found: Mapping[str, Any]) -> None:
         super().__init__(f"{found['kind']} {found['metadata']['name']} is somebody else's")
@@ -290,8 +290,8 @@ class Kube:
         version: str | None = None,
         propagation: str | None = None,
     ) -> bool:
-        """Delete an object; return whether it existed. `uid`: only that object; `version`: only in that
-        resourceVersion.
+        """Delete an object; return False if there was none. `uid`: only that object; `version`: only in that
+        resourceVersion; an object that differs in these counts as none.
         """
         self.patches += 1
         body: Manifest = {}
@@ -409,6 +409,6 @@ def _with_digest(manifest: Manifest) -> Manifest:
 
 
 def _state_of(found: Mapping[str, Any]) -> str:
-    """Return a version of the object that its own status does not change, if it has a generation; else all do."""
+    """Return an object's uid and generation, which its status does not change; without one its resourceVersion."""
     meta = found["metadata"]
     return f"{meta.get('uid', '')}/{meta.get('generation') or meta.get('resourceVersion', '')}"

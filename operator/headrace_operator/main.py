@@ -1,4 +1,4 @@
-"""The operator's process: kopf watches, `engine` works.
+"""The operator's process: kopf watches, `engine` reconciles.
 
 kopf lists and watches, with retries, and reports events to `on.event` handlers, which leave neither finalizers nor
 annotations. Reconcilers do the rest. Settings are environment variables, which the chart sets:

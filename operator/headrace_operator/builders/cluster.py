@@ -128,7 +128,7 @@ class ClusterObjects:
         return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self._metadata(self.account)}
 
     def role(self) -> Manifest:
-        """Return the nodes' rights: to keep the cluster's records."""
+        """Return the nodes' rights: to read and write the objects of the cluster store."""
         every = ["get", "list", "watch", "create", "update", "delete"]
         return {
             "apiVersion": "rbac.authorization.k8s.io/v1",

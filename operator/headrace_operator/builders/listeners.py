@@ -106,8 +106,8 @@ class Port:
         return None
 
     def outside_service(self, pod: str) -> str:
-        """Return the name of a pod's Service for clients outside. It holds the port, as a listener's name may be too
-        long.
+        """Return the name of a pod's Service for clients outside, by the listener's port, as the listener's name may be
+        too long.
         """
         return f"{pod}{OUTSIDE}" if self.name == EXTERNAL else f"{pod}-{self.first}{OUTSIDE}"
 

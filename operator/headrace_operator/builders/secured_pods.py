@@ -102,7 +102,8 @@ def next_secured(
 ) -> Secured:
     """Return the stage of security for the template. `is_new`: there is no pod and no template yet.
 
-    Nodes that talk to each other in clear text move to ACCEPT until all `pods` have it; REQUIRE is never left again.
+    Nodes that talk to each other in clear text move to ACCEPT until all `pods` have security; REQUIRE is never left
+    again.
     `from_start` is set in new clusters only and is never turned on later.
     """
     if is_new:

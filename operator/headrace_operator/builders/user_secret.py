@@ -117,7 +117,7 @@ def _jaas(entry: Entry) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Return a value as a line of a Java .properties file holds it: in Latin-1, other characters escaped."""
+    """Return a value as a line of a Java .properties file holds it: in ASCII, other characters escaped."""
     text = value.replace("\\", "\\\\")
     utf16 = (text[at : at + 1].encode("utf-16-be") for at in range(len(text)))
     return "".join(_character(each) for each in utf16)

@@ -1,8 +1,9 @@
-"""Whether a cluster checks access as its resource says, and knows the operator's password: once the cluster answers.
+"""The access checks of a cluster that answers, as its resource asks, and the operator's password in it.
 
 1. In a cluster that was open, security is turned on once all pods have it, and only if the resource asks for it.
-2. A new password of the operator's is in its Secret before it is set in the cluster, and is the only one there
-   afterwards: so if the operator dies in between, one of the two is valid (`cluster_security` finds out which).
+2. A new password of the operator is written to its Secret before it is set in the cluster; only then is the former one
+   removed from the Secret. So if the operator dies in between, one of the two is valid (`cluster_security` finds out
+   which).
 """
 
 from collections.abc import Mapping

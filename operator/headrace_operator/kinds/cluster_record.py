@@ -22,15 +22,15 @@ from headrace_operator.kube import Kube, path
 from headrace_operator.specs import GROUP, ClusterSpec
 
 IMAGE: Final = f"{GROUP}/image"
-"""Annotation: the image that the nodes were last to run, kept even if no StatefulSet is left that names it."""
+"""Annotation: the image last chosen for the nodes, kept even if no StatefulSet is left that names it."""
 IMAGE_CHOSEN_BY: Final = f"{GROUP}/image-chosen-by"
 """Annotation: BY_SPEC or BY_DEFAULT; missing if an earlier version of the operator did not note it."""
 BY_SPEC: Final = "spec"
 BY_DEFAULT: Final = "default"
 
 DEFAULT_VOLUME: Final = f"{GROUP}/default-volume"
-"""Annotation: `replicas/minimum in sync` of the volume `default` when it was last as the resource asked; missing if
-that is what the record says.
+"""Annotation: the `replicas/minimum in sync` that the volume `default` had when it last matched the resource; missing
+if they are those of the record.
 """
 
 
@@ -53,7 +53,8 @@ def kept_image(seen: ObservedCluster) -> str | None:
             return noted or None
         case "spec":
             return None
-    # An earlier version of the operator noted no chooser. Ready pods decide: no pod may ever have run the template.
+    # An earlier version of the operator noted no chooser. Ready pods decide: the template may hold an image that no pod
+    # ever ran.
     running = images_running(seen)
     if running:
         return max(running, key=lambda image: (running.count(image), image))

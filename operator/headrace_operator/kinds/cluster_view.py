@@ -132,7 +132,7 @@ async def look(
     kube: Kube, admin: Calls, key: Key, *, prepare: Callable[[ObservedCluster], Awaitable[None]] = _nothing
 ) -> ObservedCluster:
     """Return the present state. `prepare` is called with the state from Kubernetes, before the cluster is called.
-    Raises NameTaken if the StatefulSet or the record's Secret belongs to another; ApiError, ApiSilent.
+    Raises NameTaken if the StatefulSet or the record's Secret is not the cluster's own; ApiError, ApiSilent.
     """
     storage = selector(key.name)
     stateful_set = await kube.get("apps/v1", "StatefulSet", key.namespace, key.name)

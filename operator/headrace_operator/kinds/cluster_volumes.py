@@ -2,8 +2,8 @@
 
 The default volume is set by a Volume resource, which is then responsible for it; else by `replication`; else it has 3
 replicas, or as many as there are nodes if that is less, and gets more as the cluster grows. It never falls by itself,
-and changes by others stay: it is raised only if it is still as it was when it was last as the resource asked, which is
-noted at the cluster record.
+and changes by others stay: it is raised only if it still has the values that it had when it last matched the resource.
+These values are noted at the cluster record.
 """
 
 from collections.abc import Mapping

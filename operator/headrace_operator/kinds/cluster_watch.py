@@ -1,4 +1,4 @@
-"""Has a StreamCluster reconciled as soon as its own status changes.
+"""Triggers a StreamCluster's reconcile as soon as the cluster's own status changes.
 
 A reconcile makes some two dozen requests to the API server, so a cluster at rest is reconciled every half minute. No
 Kubernetes event reports what happens inside the cluster meanwhile (a silent node, containers that take no writes, a
@@ -79,7 +79,7 @@ class ClusterWatch:
 
 
 def mark(status: Mapping[str, Any]) -> str:
-    """Return a digest of what conditions depend on, without values that change constantly. Pure."""
+    """Return a digest of redundancy, the nodes' states and the controller, which most conditions depend on. Pure."""
     redundancy = status["redundancy"]
     return digest(
         [

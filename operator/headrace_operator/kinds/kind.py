@@ -32,7 +32,7 @@ FIGURES_AGAIN_S: Final = 60.0
 END_AGAIN_S: Final = 5.0
 EARLY_S: Final = 2.0
 ENDING_S: Final = 3.0
-"""Seconds for the deletion in the cluster when the resource's namespace is being deleted; more time is not left
+"""Seconds for the deletion in the cluster when the resource's namespace is being deleted, which leaves little time
 (kinds.finalizers).
 """
 AGAIN_EACH_S: Final = 0.05

@@ -186,8 +186,8 @@ class Homes(NamedTuple):
 def moved(before: Homes, now: Homes, stream: str) -> Turn | None:
     """Return the event for homes that have moved; None if none has.
 
-    Creating or deleting a topic changes only one of `here` and `elsewhere`. So does a topic that was copied since, and
-    whose home moved here at once; `taken` detects it.
+    Creating or deleting a topic changes only one of `here` and `elsewhere`. So does a topic that was copied and moved
+    its home here since `before`; `taken` detects it.
     """
     if (now.here - before.here) * (now.elsewhere - before.elsewhere) >= 0 and now.taken <= before.taken:
         return None

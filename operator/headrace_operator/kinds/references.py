@@ -13,8 +13,8 @@ from headrace_operator.status import Condition, figures_of
 
 
 class Unresolved(Exception):
-    """The resource's cluster is missing or does not allow it, or an older resource declares the same. Carries the
-    condition.
+    """A resource cannot be applied as things are: for example its cluster is missing or does not allow it, or an older
+    resource declares the same. Carries the condition that says why.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -82,7 +82,7 @@ def check_oldest(cache: Cache, index: Index, body: Body) -> None:
 
 def claim(body: Body) -> tuple[str, bool, str, str]:
     """Return the key by which resources that declare the same are ordered: the least is applied. Times are whole
-    seconds; of two resources of the same second the one that already has a status comes first.
+    seconds; if two resources were created in the same second, the one that already has a status comes first.
     """
     meta = body["metadata"]
     return meta["creationTimestamp"], not figures_of(body.get("status") or {}), meta["namespace"], meta["name"]

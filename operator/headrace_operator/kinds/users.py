@@ -4,8 +4,8 @@ In a cluster without security there is only the Secret. With security:
 
 1. A user is created only if it does not exist. An existing user is not taken over: otherwise anybody who may create
    StreamUsers could get any user's access. So the Secret is marked with the user before the user is created.
-2. The user's groups, quotas and whether it has a password are restored if they differ; a password is sent if it differs
-   from the one that was sent last, by its digest in the Secret.
+2. The user's groups and quotas are restored if they differ. The password, if the resource asks for one, is sent if the
+   user has none, or if it differs from the one that was sent last, by its digest in the Secret.
 3. Deleting the resource deletes the user, so a finalizer holds it while the cluster can be reached.
 """
 

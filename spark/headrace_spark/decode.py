@@ -6,8 +6,8 @@ records' fields. Knows nothing about sockets, retries or Spark. The schema is in
 Only the records' borders are found one by one (a record's length says where the next one starts); all fields are then
 read at once with numpy, over all batches of a response, so many small batches cost little more than a large one. Arrow
 takes keys and values out of the response's buffer: as one binary array whose elements are, in turn, the bytes before a
-key, the key, the bytes before the value, and the value; `take` picks every second one. This is the only copy, and the
-result holds no reference to the response.
+key, the key, the bytes before the value, and the value; `take` picks the keys, and then the values. This is the only
+copy, and the result holds no reference to the response.
 """
 
 import itertools
@@ -30,7 +30,7 @@ FIRST_LEAP, WALK = 64, 512
 """FIRST_LEAP: records whose sizes are first compared at once. WALK: records that are walked one by one otherwise."""
 NO_TIME = -(1 << 63)
 LENGTH_END = 12
-"""Offset in a batch up to the end of its length field, which counts the bytes after it."""
+"""Where a batch's length field ends; the length counts the bytes from there on."""
 
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

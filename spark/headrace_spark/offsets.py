@@ -27,8 +27,8 @@ def find_offsets(cluster: Cluster, wanted: Mapping[Partition, int], *, read_comm
     """Return an offset for each partition: of the first record (EARLIEST), the next one (LATEST), or the first record
     at or after a time in milliseconds, which is the next offset if there is no such record.
 
-    With `read_committed` the next offset is the first one of an open transaction. Raises SourceError, also if the
-    cluster does not have a partition.
+    With `read_committed` the next offset is the first one of an open transaction, if there is one. Raises SourceError,
+    also if the cluster does not have a partition.
     """
     found: dict[Partition, int] = {}
     retry = cluster.retry("read the offsets of a partition")

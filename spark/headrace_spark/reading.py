@@ -2,7 +2,8 @@
 
 Handles Fetch requests and their errors: moved leaders, preferred replicas, lost nodes, expired offsets. Ranges on one
 node share a request; the next request is sent before the last response is decoded, so that the node and the task work
-concurrently. Only committed records are read unless the options say otherwise (invariant 2 holds on the server).
+concurrently. Nothing above the high watermark is read, as nodes return no such records (invariant 2 of
+docs/architecture.md); nor are records of open or aborted transactions, unless the options say otherwise.
 """
 
 import logging
@@ -28,8 +29,8 @@ log = logging.getLogger(__name__)
 VERSION = 12
 """Version of Fetch: the last one that identifies topics by name."""
 ANSWER_BYTES = 4 << 20
-"""Most bytes of records in one response: they are decoded at once, so that numpy's arrays fit into a processor's cache
-or two.
+"""Most bytes of records in one response: they are decoded at once, and numpy's arrays are to fit into a processor's
+caches.
 """
 RANGES_PER_REQUEST = 256
 WAIT_MS = 500

@@ -178,7 +178,7 @@ def _start(job: Job, spark: "SparkSession", file: Path | None) -> None:
 
 
 def _wait(spark: "SparkSession", progress: "Progress") -> str:
-    """Return once no query runs any longer, or one has failed: why, or "".
+    """Wait until no query runs any longer, or one has failed; return why it failed, or "".
 
     Queries themselves report how they ended. Spark's reports to listeners arrive later; they are awaited because they
     hold the last batch's figures, and decide only about queries that ended before they were seen here.

@@ -49,7 +49,7 @@ minutes.
 """
 LOOK_TIMEOUT: Final = "5"
 LAST_LOOK_S: Final = 15.0
-"""Seconds that a finished job waits for the last look; without an answer its last report has the look before."""
+"""Seconds that a finished job waits for the last look; if that takes longer, the last report has the look before."""
 
 
 class Progress(StreamingQueryListener):

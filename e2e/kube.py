@@ -91,7 +91,7 @@ def _api() -> DynamicClient:
     """Return a client of the cluster that the kubeconfig names."""
     known_kinds = Path(tempfile.mkdtemp(prefix="headrace-e2e-")) / "discovery.json"
     return DynamicClient(
-        # The library has read KUBECONFIG when it was imported, before `set_up` set it.
+        # The library reads KUBECONFIG when it is imported, before `set_up` sets it.
         config.new_client_from_config(config_file=os.environ.get("KUBECONFIG")),
         cache_file=str(known_kinds),
     )

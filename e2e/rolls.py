@@ -54,8 +54,8 @@ class Watch(threading.Thread):
                 self.most = sorted(away)
 
     def _away(self) -> set[str]:
-        """Return the pods that are away or behind. Pods are listed before containers: a pod that is away then has to
-        catch up before the next one is restarted.
+        """Return the pods that are away or behind. Pods are listed before containers, so that the result never mixes
+        two restarts: a pod that is away in the first list has to catch up before the next one is restarted.
         """
         labels = f"headrace.dev/cluster={self._cluster.name}"
         found = kube.kubectl("get", "pods,storagecontainers", "-n", self._cluster.namespace, "-l", labels, "-o", "json")

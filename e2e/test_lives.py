@@ -20,7 +20,7 @@ AGAIN_S = 150.0
 
 @pytest.fixture(scope="module")
 def three(namespace: str) -> Iterator[kube.Cluster]:
-    """Three nodes that are ready, with fixed ports, so that clients find them again after a deletion."""
+    """Three nodes that are ready; a cluster that is applied again has the same NodePorts, so clients find it."""
     cluster = kube.Cluster("c", namespace)
     cluster.apply()
     cluster.await_ready()

@@ -1,4 +1,4 @@
-"""Compiles the parts of the node through which each record passes to machine code.
+"""Compiles to machine code those parts of the node through which each record passes.
 
     HEADRACE_COMPILE=1 pip wheel --no-deps .        a wheel for this platform and this Python
     HEADRACE_COMPILE=auto pip wheel --no-deps .     the same if there is a C compiler, else as below

@@ -44,7 +44,7 @@ def most(metric: str, what: str = "") -> Query:
 
 
 def none_is_zero(query: str) -> str:
-    """Return 0 instead of no data, for panels with a single number, which would be empty otherwise."""
+    """Return the query with 0 instead of no data, for panels with a single number, which would be empty otherwise."""
     return f"{query} or vector(0)"
 
 

@@ -26,7 +26,7 @@ Line = Mapping[str, Any]
 
 
 def page(lines: Iterable[Line], *, on: str) -> str:
-    """Return the whole document. `on`: when, and on what machine. Of a test with several runs, the last one counts."""
+    """Return the whole document. `on`: when, and on what machine. If a test ran several times, the last run counts."""
     newest = {(each["behaviour"], each["test"]): each for each in lines}
     seconds = sum(each["seconds"] for each in newest.values())
     told = [HEAD, f"{on}; {len(newest)} lines, {seconds / 60:.0f} min.\n"]

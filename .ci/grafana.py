@@ -18,7 +18,7 @@ GOOD, BAD, WORSE = "green", "orange", "red"
 Query = tuple[str, str]
 """An expression, and the legend of its series."""
 Steps = Sequence[tuple[float, str]]
-"""From each value on, the colour."""
+"""Pairs of a value and the colour from that value on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Writes docs/resources.md, the reference of all resources, from crds/: `make docs`. A test holds it up to date."""
+"""Writes docs/resources.md, the reference of all resources, from crds/: `make docs`. A test fails if it is outdated."""
 
 import sys
 from collections.abc import Iterator, Mapping

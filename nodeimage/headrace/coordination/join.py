@@ -78,7 +78,7 @@ def _join_as_new_instance(group: Group, request: Join, *, token: Token, suffix: 
     if group.state is GroupState.STABLE and group.members.select_protocol() == group.protocol_name:
         result = as_joined(group, member, skip_assignment=request.can_skip_assignment and _leads(group, member))
         if not request.can_skip_assignment:
-            # The leader's former id keeps an old client from assigning again in a stable group.
+            # An old client that finds its own id as the leader's would assign again, so it gets the leader's former id.
             result = JoinResult(
                 code=Code.NONE,
                 member_id=member_id,

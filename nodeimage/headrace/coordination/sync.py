@@ -1,4 +1,4 @@
-"""The effect of a SyncGroup on a group: the leader's contains the assignments, and every member's answer its own.
+"""The effect of a SyncGroup on a group: the leader's request contains all assignments, each answer the member's own.
 
 Semantics of Apache Kafka 3.9 (doSyncGroup), KIP-559 (the protocol is named and checked).
 """

@@ -11,8 +11,8 @@ Each epoch has a new service: everything that an earlier service held in memory 
 promised.
 
 Clients that look for the coordinator get a node only once that node confirms that it is the coordinator: this node's
-view may be old, and a client that reaches a wrong node twice gives up its commits (librdkafka), so that its program
-sees an error.
+view may be old, and a client that reaches a wrong node twice gives up its commits (librdkafka), and its program sees
+an error.
 
 A coordinator that is out of touch with its followers may have been replaced without knowing it, so it answers nobody
 (invariant 16). Everything runs on the loop thread.

@@ -57,8 +57,8 @@ Steps = Generator[Request, memoryview, float | None]
 
 
 def steps(security: Security, mechanism: str, *, address: str, versions: Mapping[int, tuple[int, int]]) -> Steps:
-    """Yields the requests of an authentication, one after the other; returns the seconds that the session lives, or
-    None.
+    """Yields the requests of an authentication, one after the other; returns the seconds for which the connection may
+    be used, or None.
 
     `versions`: the versions of each API that the server supports. Raises SourceRefuses, which names the server and the
     user; MalformedRequest.
@@ -100,7 +100,7 @@ def _authenticate(version: int, auth: bytes) -> Request:
 
 
 def _answered(who: str, version: int, answer: memoryview) -> tuple[bytes, float | None]:
-    """The server's token in a step of SASL, and the seconds that the session lives, if the server says so."""
+    """The server's token in a step of SASL, and the seconds for which the connection may be used, or None."""
     error, message, server_token, lifetime_ms = _decode_authenticate(answer, version)
     if error:
         raise SourceRefuses(f"{who} is refused: {(message or f'error {error}')[:500]}")

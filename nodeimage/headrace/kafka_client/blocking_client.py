@@ -91,8 +91,8 @@ class BrokerConnection(Closing):
         except OSError as error:
             raise ConnectionError(f"{self.address} cannot be reached: {error}") from error
         try:
-            # On this machine the kernel may choose the unused target port as the source port: TCP's simultaneous
-            # open with itself.
+            # If nobody listens at a port of this machine, the kernel may choose it as the source port too, and the
+            # socket connects to itself (TCP's simultaneous open).
             is_to_itself = self._socket.getsockname() == self._socket.getpeername()
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:  # the other side has closed the connection already

@@ -248,7 +248,7 @@ class Client:
         async with place.lock:
             if (connection := place.usable(addresses)) is not None:
                 return connection
-            if place.failures != failures and place.error is not None:  # the attempt that was waited for
+            if place.failures != failures and place.error is not None:  # of the attempt that this call waited for
                 raise place.error.again()
             if place.connection is not None:
                 place.connection.retire()

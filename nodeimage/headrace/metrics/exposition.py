@@ -1,8 +1,8 @@
 """Encodes readings in Prometheus's text format (version 0.0.4), some lines at a time.
 
-    # HELP headrace_lag_records How far a group is behind.
-    # TYPE headrace_lag_records gauge
-    headrace_lag_records{group="billing",node="3"} 7.0
+    # HELP headrace_group_members Members of a group.
+    # TYPE headrace_group_members gauge
+    headrace_group_members{group="billing",node="3"} 7.0
 
 The metrics of one node may be thousands of lines, and the loop has other work, so they are encoded some lines at a
 time. prometheus-client would write the same, and tests compare the two; but it includes an HTTP server, a client and
@@ -101,7 +101,7 @@ def _braces(labels: dict[str, str]) -> str:
 
 
 def _add(told: Told, reading: Reading | None) -> None:
-    """Adds a reading to its metric's. Raises ValueError for a metric that is not declared."""
+    """Adds a reading to those of its metric. Raises ValueError for a metric that is not declared."""
     if reading is None:
         return
     readings = told.get(reading.metric)

@@ -4,7 +4,7 @@
     append     until the batches are in the log's pending job: decoding, checks, and waiting for state not in memory
     sync       until the batches are on this node's disk
     replicate  until all in-sync replicas have the batches; only if there are followers
-    handle     instead of these three, if nothing is appended; for a Fetch it includes waiting for records
+    handle     of a Fetch, instead of these three; it includes waiting for records
     answer     until the response is passed to the socket: it waits for earlier responses
 
 A small request takes 34 us, and measuring must cost less than 2 % of that. So for an API with many requests only some

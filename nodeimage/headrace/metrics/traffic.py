@@ -102,7 +102,7 @@ class Traffic:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """The number of streams and of topics without series of their own."""
+        """The number of streams and of topics without series of their own, as far as they are counted (MAX_COUNTED)."""
         streams = len(self._streams) - len(self._told_apart)
         return {"streams": streams, "topics": len(self._topics_dropped)}
 

@@ -1,1 +1,1 @@
-"""Links: streams that are copied between clusters at the same offsets (DESIGN section 9)."""
+"""Links: streams that are copied between clusters at the same offsets (docs/links.md)."""

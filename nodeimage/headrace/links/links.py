@@ -70,7 +70,7 @@ class LinkReport(msgspec.Struct, frozen=True, omit_defaults=True):
     figures: LinkMetrics | None = None
     failed: str | None = None
     kept: bool = False
-    """Whether this node runs the link's topic syncer and reports the fields below."""
+    """Whether this node runs the link's topic syncer, and so reports the next four fields."""
     source_cluster: str = ""
     refused: dict[str, str] = {}
     last_error: str | None = None
@@ -113,8 +113,9 @@ class Links:
         secret: str,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """`led`: every container that this node leads. This object runs `home_applier` and `forwarding`, notifies them
-        of changes, and closes them. `secret`: the cluster's secret, which seals credentials.
+        """`led`: every container that this node leads. This object runs `home_applier` and notifies it of changes; it
+        notifies `forwarding` of links that ended, and closes it. `secret`: the cluster's secret, which seals
+        credentials.
         """
         self.secret = secret
         self.home_applier = home_applier

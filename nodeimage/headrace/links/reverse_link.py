@@ -106,7 +106,8 @@ class ReverseLinks:
 async def call_source(
     config: LinkConfig, method: str, params: Mapping[str, Any], *, secret: str, wait_ms: int = 0
 ) -> Any:
-    """The result of an admin call at a link's source. Raises KafkaError if the source refuses or cannot be reached."""
+    """The result of an admin call at a link's source. Raises HeadraceError if the source refuses or cannot be
+    reached."""
     security = security_of(unseal(config.credentials, secret))
     client = Client(parse_addresses(config.source), security=security)
     try:

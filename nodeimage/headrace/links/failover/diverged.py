@@ -8,13 +8,13 @@ each of its offsets once, so records that another home wrote, and that later div
 token. Batch boundaries are the same in each attempt.
 
 If the home moves again before quarantine is complete, the histories may diverge at another offset. Records that are
-quarantined by then are left out of their batches, whose boundaries stay as if those records were in: so two attempts at
-a batch differ only in records that are quarantined already.
+quarantined by then are left out of their batches, whose boundaries stay as if those records were included: so two
+attempts at a batch differ only in records that are quarantined already.
 
 Only the headers and CRCs of batches that clients built have been checked. A batch whose records cannot be read, or in
 which one record alone would be too long, is kept raw, as it was stored: as the value of one record, or of several if it
 would be too long together with its place, under a token that does not depend on where the histories diverge. The whole
-batch is kept, even if they diverge inside it.
+batch is kept, even if the histories diverge inside it.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 """Failover of topics' homes to this cluster: agreed with the present home, or by force.
 
 Agreed: the present home is demoted (`home.cede`: from then on it takes no writes, so the ends of its partitions are
-final), this cluster is promoted with its histories, the home is applied to the partitions, missing records are still
-copied, and writes are accepted from the offset at which the new home begins. Each step may be repeated, and checks
-the present state when the failover is requested again. After a crash the failover continues by itself, since the
+final), this cluster is promoted and takes over the histories, the home is applied to the partitions, missing records
+are still copied, and writes are accepted from the offset at which the new home begins. Each step may be repeated, and
+checks the present state when the failover is requested again. After a crash the failover continues by itself, since the
 topic syncer of the link finds the higher home at the source.
 
 By force: this cluster is promoted to the next home epoch, from where its partitions end. Records that the former home

@@ -302,5 +302,5 @@ def _by_partition(chain: Iterable[PartitionletRow]) -> dict[int, list[Partitionl
 
 
 def _is_elsewhere(error: Exception) -> bool:
-    """Whether another node leads the partition, or begins to; that node looks at it."""
+    """Whether another node leads the partition, or begins to, and applies the home; or the topic was deleted."""
     return isinstance(error, KafkaError) and error.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_ID)

@@ -1,8 +1,9 @@
 """Appends fetched batches of a partition to this cluster's copy of it, at the batches' own offsets.
 
-Responsible for checking every batch, since a source may send anything: the batch is whole, its CRC right, its offsets
-in order and not below the copy's end. A batch below the end is a duplicate and is dropped; a gap before a batch is the
-source's, where records have expired or were compacted. A wrong batch is refused before anything after it is appended.
+Responsible for checking every batch, since a source may send anything: the batch is whole, its CRC right, and its
+offsets do not extend across the copy's end. A batch below the end is a duplicate and is dropped; a gap before a batch
+is the source's, where records have expired or were compacted. A wrong batch is refused before anything after it is
+appended.
 
 Appending waits for rolls, for a new chunk, and for the disk to catch up; after each wait it checks the partition's
 state again. Batches fetched for another end or another home, or for a partition that has changed hands, are `Outdated`.

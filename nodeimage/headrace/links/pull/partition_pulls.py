@@ -87,7 +87,7 @@ class Pulls:
     def touched(self, now: float, at: TopicPartition, *, track: bool = True) -> None:
         """Handle that the copy has changed (it is new, or its leader, roll or home changed): look it up again.
 
-        `track`: even if it is not tracked yet, or is up to date.
+        `track`: look it up even if it is not tracked or is up to date; without `track`, such a partition is forgotten.
         """
         pull = self.all.get(at)
         if pull is None:

@@ -30,7 +30,8 @@ from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
 
 REMEMBERED = 1000
-"""How many states may exceed twice the tracked partitions before the states of untracked ones are forgotten."""
+"""States of untracked partitions are forgotten once there are more than twice as many states as tracked partitions,
+plus this number."""
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class CopyState:
 
     @property
     def home_starts_at(self) -> Offset:
-        """Where its home begins in it. Missing records below may exist only at former homes."""
+        """The offset at which its present home begins. Missing records below it may exist only at former homes."""
         starts = (start.offset for start in self.history if (start.counter, start.cluster) == self.home)
         return next(starts, Offset(0))
 

@@ -1,8 +1,8 @@
 """Chooses which of several links pulls a topic on a node. Pure functions.
 
 The link from the home itself is chosen if there is one, since records arrive later by way of other clusters; otherwise
-the first by name, so that all nodes choose alike. If the chosen link comes from elsewhere, the others deliver what it
-has not delivered after `PATIENCE_S`. A link whose source cannot be reached keeps its topics for `TROUBLE_S`; then
+the first by name, so that all nodes choose alike. If the chosen link's source is not the home, the others deliver what
+it has not delivered after `PATIENCE_S`. A link whose source cannot be reached keeps its topics for `TROUBLE_S`; then
 another link pulls them, if there is one, until the source can be reached again. So in the steady state a mesh of
 clusters carries each record to each of them once.
 """

@@ -196,7 +196,7 @@ class Puller:
     # --- what changes here
 
     def touched(self, partitions: Iterable[TopicPartition], *, led_here: bool) -> None:
-        """Handle that chain, home, or leader of these partitions changed. `led_here`: this link may have to pull
+        """Handle that the chain, home or leader of these partitions has changed. `led_here`: this link may have to pull
         them."""
         now = self._loop.time()
         for at in partitions:

@@ -247,8 +247,8 @@ class Pullers:
         if chosen is None or chosen.name == name:
             return Share()
         if home.cluster == self._own or TopicPartition(topic.topic_id, partition) in self._lacking:
-            # Its home is moving here, or it lacks records that only its former home may have. All links ask for them;
-            # the first to get them appends them, and the others find that they are out of date.
+            # The home is moving here, or the partition lacks records that only a former home may have. All links
+            # request them; the first to get them appends them, and the others find their own answers outdated.
             return Share(chosen=False)
         return None if chosen.cluster == home.cluster else Share(PATIENCE_S, chosen=False)
 
@@ -281,7 +281,8 @@ class Pullers:
             self._choose_again(running.number)
 
     def _choose_again(self, number: StreamNumber, *, beside: str = "") -> None:
-        """Have a stream's links looked at again, since the choice between them may have changed."""
+        """Have a stream's links look at all partitions again, except the link `beside`, since the choice between the
+        links may have changed."""
         of_stream = self._by_stream.get(number, ())
         if len(of_stream) > 1:
             for each in of_stream:

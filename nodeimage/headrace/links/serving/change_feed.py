@@ -1,4 +1,4 @@
-"""The feed of recent changes on this node, for other clusters that copy its streams (DESIGN section 9).
+"""The feed of recent changes on this node, for other clusters that copy its streams (docs/links.md).
 
 Responsible for reporting, by stream: which partitions led here have more records (`note`, called when a high watermark
 moves), and which topics and committed offsets have changed (from the catalog, on every node). All are hints to look:

@@ -1,10 +1,10 @@
 """Homes of topics that move between clusters: what other clusters announce to this one, and what they ask it to give
 up.
 
-`link.announce` says that there is a higher home elsewhere. This cluster records it, and creates a link that follows if
-no link copies that topic. The link comes first, since a cluster that has recorded the home gets no second announcement.
-While security is on, announcements are accepted only from a cluster from which a link here pulls that stream, and the
-new link uses that link's addresses and credentials, not those in the announcement.
+`link.announce` says that there is a higher home elsewhere. This cluster records it, and creates a link that copies the
+topic from the announcing cluster if there is none. The link comes first, since a cluster that has recorded the home
+gets no second announcement. While security is on, announcements are accepted only from a cluster from which a link here
+pulls that stream, and the new link uses that link's addresses and credentials, not those in the announcement.
 
 `home.cede` gives a home away; from then on nothing is appended here, so the end of each partition is final once it is
 settled for its new home. Both calls may be repeated: a repeat gets the same answer.
@@ -56,7 +56,7 @@ APPLY_WAIT_S: Final = 10.0
 """How long a call waits for the homes it gave away to be settled, in seconds; a repeated call gets the answer later."""
 LOOK_S: Final = 0.05
 MAX_PATTERNS: Final = 100
-"""Most topics that a link created here names; with more it follows the whole stream."""
+"""Most topics that a link created here names; with more it copies the whole stream."""
 
 Counter = Annotated[int, msgspec.Meta(ge=1, lt=HOMES)]
 Start = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -130,7 +130,7 @@ class HomeApis:
     # --- announcements
 
     async def announce(self, params: Announcement) -> dict[str, object]:
-        """Record higher homes, and follow them; returns one answer for each, in order."""
+        """Record higher homes, and have their topics copied here; returns one answer for each, in order."""
         check_call(params)
         check_stream(params.source_stream or params.stream)
         own = self._own
@@ -200,9 +200,9 @@ class HomeApis:
     async def _grow_first(
         self, params: Announcement, rows: Mapping[bytes, TopicRow], refused: Collection[int]
     ) -> dict[int, KafkaError]:
-        """Add a home's missing partitions to topics before the home is recorded: somebody who learns of it here would
-        think that the home lacks them. Returns, by place, why a topic could not grow. The new partitions begin as in
-        links/topics/topic_apply.py."""
+        """Add a home's missing partitions to topics before the home is recorded: a cluster that learns of the home from
+        this one would think that the home lacks these partitions. Returns, by index of the item, why a topic could not
+        grow. The new partitions begin as in links/topics/topic_apply.py."""
         faults: dict[int, KafkaError] = {}
         for at, item in enumerate(params.items):
             row, count = rows.get(item.topic_id), len(item.lists)

@@ -133,8 +133,8 @@ class HeadraceSource:
         )
 
     async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
-        """As `Source` says. A key without a topic, `(group, b"", -1)`, which a feed may return, means all of the
-        group's."""
+        """As `Source` says. A key without a topic, `(group, b"", -1)`, which a feed may return, means all committed
+        offsets of the group."""
         said = await self._ask(self._teller, "link.cursors", {"keys": [list(key) for key in keys]}, _committed_offsets)
         return [_committed_offset(row) for row in said.committed_offsets]
 

@@ -1,9 +1,9 @@
-"""The change feed of one node of an Apache Kafka cluster, made of an incremental fetch session (KIP-227).
+"""The change feed of one node of an Apache Kafka cluster, made from an incremental fetch session (KIP-227).
 
 The session holds all partitions that the node leads, each at the last offset that the node reported. The node answers
-only with partitions that have more records, and sends at most one batch, since the request's limit is one byte, along
-with the offsets of all. An idle partition costs nothing but its entry in the node's memory. A session that the node has
-dropped is reopened with the offsets known here. A partition that the node refuses to report (say, because its topic
+only with partitions that have more records, and sends the offsets of all of these, but at most one batch, since the
+request's limit is one byte. An idle partition costs nothing but its entry in the node's memory. A session that the node
+has dropped is reopened with the offsets known here. A partition that the node refuses to report (say, because its topic
 may be described but not read) would end every wait at once: it is left out for `REFUSED_S`.
 
 The places of this feed number its answers. An answer that was lost on its way to the caller is repeated.

@@ -135,7 +135,7 @@ class KafkaSource:
         return await self._committed_offsets.page(after=after, limit=limit)
 
     async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
-        """As `Source` says. A key of no topic, `(group, b"", -1)`, means all of the group's."""
+        """As `Source` says. A key without a topic, `(group, b"", -1)`, means all committed offsets of the group."""
         return await self._committed_offsets.of_keys(keys)
 
     async def fetch(

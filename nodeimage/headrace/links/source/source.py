@@ -1,9 +1,8 @@
 """The protocol `Source`: what a link requests from its source, of whatever kind, and the answers.
 
 There are two implementations: `headrace_source.py` (another Headrace cluster) and `kafka_source.py` (any Apache Kafka
-cluster). Every call is one request: implementations do not retry, do not wait between attempts, and remember no
-requests; all that is up to their callers. Topic names are those inside the stream, without its path; topic ids have 16
-bytes.
+cluster). Implementations do not repeat a call that has failed: that is up to their callers. Topic names are those
+inside the stream, without its path; topic ids have 16 bytes.
 
 Every call raises `SourceUnreachable` (no usable answer before its deadline), `SourceRefuses` (credentials), and
 KafkaError where the source answers the whole call with an error. Errors of single topics or partitions are in the
@@ -129,7 +128,7 @@ class Meeting:
     code: Code = Code.NONE
     message: str = ""
     leader_epoch: LeaderEpoch = NO_EPOCH
-    """Sent with each fetch. If the source answers with another epoch, home or leader changed: meet again."""
+    """Sent with each fetch. If the source refuses it, the home or the leader has changed: meet again."""
     home: Home = NO_HOME
     origin: str = ""
     history: Sequence[HomeStart] = ()
@@ -197,7 +196,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Demoted:
-    """A home's answer to the failover, by agreement, of one topic: its new home, and where each partition ended."""
+    """A home's answer to the demotion of one topic: the topic's new home, and where each partition ended."""
 
     topic_id: bytes
     code: Code

@@ -3,7 +3,7 @@ earlier.
 
 A home's commits win over those made at a copy: a commit that the home's own feed reports is copied whatever is stored
 here. When all committed offsets are scanned, or they arrive by way of another copy, an offset that was committed here
-later stays (a copied one keeps the time that it has at its home). So a group that continues at a copy while its home is
+later stays (a copied one keeps the time that it has at its home). So a group that continues at a copy while the home is
 away is not set back when the home returns, and of two links that copy an offset the one that is behind does not undo
 it. Apache Kafka reports no times: its committed offsets win if they differ from those at this link's last look. Without
 a last look, since the link has just started, or after a failed copy, the higher of the two offsets stays.

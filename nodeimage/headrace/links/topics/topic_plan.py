@@ -62,7 +62,8 @@ class Plan:
     """Topics at home in a third cluster, whose home the source does not know yet; that cluster may announce it
     first."""
     follow: list[TopicRow] = field(default_factory=list)
-    """Topics whose home moved here, as the source knows; whether it has a link that follows is not known."""
+    """Topics whose home moved here, as the source knows. It is not known whether the source has a link that copies
+    them from here."""
     refused: dict[str, str] = field(default_factory=dict)
     """By topic name, what cannot be done, and what to do about it."""
     fine: list[str] = field(default_factory=list)

@@ -100,10 +100,10 @@ class TopicSyncer:
         """Topics to look at again, with the loop's time at which each is due."""
         self._tries: dict[bytes, int] = {}
         self._behind: dict[bytes, float] = {}
-        """Topics whose home is a third cluster and not known to the source, with the loop's time at which that was
+        """Topics whose home, in a third cluster, is not known to the source, with the loop's time at which that was
         found."""
         self._followed: set[bytes] = set()
-        """Topics that moved here, and whose new home was announced to the source, so that it follows."""
+        """Topics that moved here, and whose new home was announced to the source, so that it copies them from here."""
         self._ids: dict[str, bytes] = {}
         """Ids of the source's refused topics, by name."""
         self._unmatched: set[str] = set()

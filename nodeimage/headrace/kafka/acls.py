@@ -49,7 +49,7 @@ MAX_FILTERS: Final = 100
 MAX_SHOWN: Final = 200_000
 """ACLs in one answer."""
 TRIES: Final = 20
-"""How often an edit is decided while concurrent edits change the same expressions."""
+"""Attempts at one edit while concurrent edits change the same expressions."""
 _NO_RIGHTS: Final = {
     "error_code": int(Code.SECURITY_DISABLED),
     "error_message": "security is off in this cluster: everybody may do everything",

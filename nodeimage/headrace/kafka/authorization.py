@@ -66,8 +66,8 @@ PERMISSIONS: Final[Mapping[Kind, Mapping[AclOperation, tuple[Permission, ...]]]]
         AclOperation.DESCRIBE: _PRODUCE,
     },
 }
-"""By kind of resource and operation: the permissions of which the client needs one. An empty tuple means that nobody
-may perform the operation."""
+"""By kind of resource and operation: the permissions, any one of which is enough. An empty tuple means that nobody may
+perform the operation."""
 
 REFUSED_BY: Final[Mapping[Kind, Code]] = {
     Kind.TOPIC: Code.TOPIC_AUTHORIZATION_FAILED,

@@ -37,8 +37,8 @@ class BackPressure:
 
     @property
     def was_saturated(self) -> bool:
-        """Whether the node was saturated at the last check, which is made once per MiB of received requests because a
-        node may lead very many containers."""
+        """Whether the node was saturated at the last check. A node that is not saturated is checked once per MiB of
+        received requests, because it may lead very many containers; a saturated one is checked at each call."""
         if self._was_saturated or self._counters.bytes_in - self._checked_at_bytes >= PENDING_LOOK_BYTES:
             self._checked_at_bytes = self._counters.bytes_in
             self._was_saturated = self.saturated

@@ -1,6 +1,7 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546): limits of users, client ids and addresses.
 
-Each entry of AlterClientQuotas is applied as a whole or not at all, and changes only the limits that it names.
+Each entry of AlterClientQuotas is refused as a whole if one of its limits is invalid, and changes only the limits that
+it names.
 """
 
 import math

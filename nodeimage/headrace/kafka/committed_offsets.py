@@ -155,7 +155,7 @@ class CommittedOffsetApis:
             known = [topic for topic in resolved if not isinstance(topic, KafkaError)]
             rows = await self._committed_offsets(group_id, known)
         except HeadraceError:
-            # Of the retriable codes, this is the one that every client handles here.
+            # The one retriable code that every client handles here.
             return _no_committed_offsets(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
         committed_offsets = {(row.topic_id, row.partition): row for row in rows}
         return {

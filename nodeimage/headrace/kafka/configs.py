@@ -231,8 +231,8 @@ class ConfigApis:
     async def _alter(
         self, request: Any, session: Connection, change: _ChangeOf, *, changes: Callable[[Any], bool], api: str
     ) -> Mapping[str, object]:
-        """Alter each resource independently: a refused resource does not affect the others. `changes`: whether a config
-        of a resource would change something even though nothing is set on it."""
+        """Alter each resource independently: a refused resource does not affect the others. `changes`: whether a
+        config in the request is more than a deletion, which is all that a resource other than a topic accepts."""
         resources = request.resources
         names = [each.resource_name for each in resources if each.resource_type == ResourceType.TOPIC]
         alter = AclOperation.ALTER_CONFIGS

@@ -8,9 +8,9 @@ Requests also *start* in order. A request that has to wait before it can start (
 or for room on the disk) *parks* the connection: no later request starts before it. An API of the generic codec parks
 the connection until its answer. Fetch and Produce wait without parking.
 
-Back-pressure: the connection stops reading from the socket while 256 requests are under way, 1 MiB of answers is
-unwritten, the client does not read, or the connection is parked with a full buffer; TCP then pushes back, and clients
-batch. A connection above its quota starts no requests for a while (`throttle`).
+Back-pressure: the connection starts no request while it is parked, 256 requests are under way, 1 MiB of answers is
+unwritten, the client does not read, or the client is above its quota (`throttle`). If half of its buffer is full too,
+it stops reading from the socket; TCP then pushes back, and clients batch.
 """
 
 import asyncio
@@ -335,8 +335,9 @@ class Connection:
         self._process()
 
     def eof_received(self) -> bool:
-        """The client has closed its sending side. Requests that have arrived are still handled: a producer with acks=0
-        sends and closes."""
+        """The client has closed its sending side. Requests that have arrived are still handled, since a producer with
+        acks=0 sends and closes; but the connection ends at once if a fetch waits, or if it is parked without
+        `finish`."""
         if self._waiting_fetches or (self._parked is not None and not self._finishing):
             return False
         self._ended = True

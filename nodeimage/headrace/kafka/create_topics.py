@@ -51,8 +51,8 @@ from headrace.wire.generic_codec import field
 MAX_PARTITIONS_PER_REQUEST: Final = 100_000
 """Kafka's own limit per request is 10,000; a command has to fit into one frame of the catalog's log."""
 MAX_TOPICS_WITH_CONFIGS: Final = 100
-"""Topics in a request up to which CreateTopics 5 and above answers with all of each topic's configs; in larger
-requests, with those that the topic was given only, since the answer for 10,000 topics would have 360,000 entries."""
+"""Topics in a request up to which the answer to CreateTopics 5 and above has all configs of each topic. In answers to
+larger requests a topic has only the configs that it was given: for 10,000 topics there would be 360,000 entries."""
 
 
 STRICT_TOPICS: Final = 6

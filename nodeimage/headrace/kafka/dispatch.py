@@ -102,8 +102,7 @@ class Dispatcher:
         self.add(apis)
 
     def add(self, apis: Iterable[Api | RawApi]) -> None:
-        """Also answer these APIs, to clients that connect later. Raises ValueError for an API that is already
-        declared."""
+        """Also answer these APIs from now on. Raises ValueError for an API that is already declared."""
         for api in apis:
             if api.key in self.apis:
                 raise ValueError(f"{api.key.name} is declared twice")
@@ -227,7 +226,7 @@ def name_of(key: ApiKey) -> str:
 
 
 def codes_of(fields: Mapping[str, object]) -> Iterator[int]:
-    """The error codes in an answer of the generic codec, except those far behind in a long list."""
+    """The error codes in an answer of the generic codec; of a long list, those in its first `MAX_COUNTED` entries."""
     code = fields.get("error_code")
     if code and isinstance(code, int):
         yield code

@@ -118,7 +118,7 @@ class FetchSession:
         self._wake: Callable[[], None] | None = None
 
     def is_of(self, principal: Principal) -> bool:
-        """Whether a principal may continue the session, by whichever connection. If it may, the session adopts the
+        """Whether a principal may continue the session, over any connection. If it may, the session adopts the
         principal; if its groups have changed, all partitions are checked again."""
         own = self.principal
         if principal is own:

@@ -99,8 +99,8 @@ class GroupApis:
                 }
             code, message = Code.COORDINATOR_NOT_AVAILABLE, "no node leads the catalog at the moment"
         elif key_type == _TRANSACTION:
-            # Final for all clients, and the one code for which all clients that show a message do so: Java drops the
-            # message of TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka retries forever after other codes.
+            # All clients treat this code as final, and show its message if they show any. Java drops the message
+            # of TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka retries forever after other codes.
             code, message = Code.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS
         else:
             code, message = Code.INVALID_REQUEST, f"there are no coordinators of type {key_type}"

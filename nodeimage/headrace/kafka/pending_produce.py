@@ -46,8 +46,8 @@ class Produce:
         """Whether the request names a transactional id."""
 
     def add(self, result: ProduceResult, *, complete: bool) -> None:
-        """Add the outcome of the next partition, in the request's order; not `complete` while the batch waits for its
-        commit."""
+        """Add the outcome of the next partition, in the request's order. `complete`: false while the batch waits for
+        its commit."""
         self._results.append(result)
         if complete:
             self._note(result)

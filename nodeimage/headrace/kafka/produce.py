@@ -468,8 +468,8 @@ class ProduceApi:
                 )
             raise KafkaError(Code.INVALID_RECORD, NO_TRANSACTIONS)
         if foreign is not None:
-            # The answer to the original may have been lost during a failover. Once settled, a batch that is stored here
-            # stays here.
+            # The answer to the original may have been lost during a failover. Once the partition is settled, a batch
+            # that is stored here stays here.
             if not is_settled(topic, partition):
                 raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{part.topic} is being moved; try again")
         elif partition.seal is not None:

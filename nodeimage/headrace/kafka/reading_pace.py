@@ -14,7 +14,7 @@ each other. Then the best rate stays; another pause begins another search below 
 known, a trial that is not better is the last one: such a client pauses to work on what it has read. After `HOLDS_S`
 everything is forgotten.
 
-So a client that never pauses is never delayed, and one that gains nothing is delayed once in `HOLDS_S`.
+So a client that never pauses is never delayed, and one that gains nothing is delayed for one trial in `HOLDS_S`.
 
 Knows nothing of requests and has no clock: its owner reports each request and each answer, with the time.
 """
@@ -37,7 +37,7 @@ NEAR: Final = 1.4
 """The ratio of two rates up to which no rate between them is tried."""
 HOLDS_S: Final = 120.0
 MAX_HELD_S: Final = 0.1
-"""Seconds for which one request is delayed at most."""
+"""The longest delay of one request, in seconds."""
 SLACK_S: Final = 0.005
 """Seconds of timer lateness that are compensated."""
 

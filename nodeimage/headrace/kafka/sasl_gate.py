@@ -37,8 +37,8 @@ from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.header import RequestHeader
 
 MAX_BYTES: Final = MAX_MESSAGE_BYTES + (8 << 10)
-"""The longest message of any mechanism, plus its header. Kafka's `sasl.server.max.receive.size` is 512 KiB, of which
-TLS alone would hold three times as much."""
+"""The longest message of any mechanism, plus its header. Kafka's `sasl.server.max.receive.size` is 512 KiB; TLS buffers
+alone would hold three times that."""
 MAX_SHORT_BYTES: Final = 4 << 10
 MAX_VERSIONS: Final = 4
 """ApiVersions requests before authentication: a client may retry with a lower version of it."""

@@ -4,8 +4,8 @@ A client sends a salted password; only two keys derived from it are stored, from
 salted password can be recovered. A user is created with the first credential, and remains without one when the last is
 deleted.
 
-Each user of a request is altered as a whole or not at all, within the size of one command; several users are not
-altered atomically.
+All alterations of a user are checked first, and none is made if one of them is refused. Deletions are committed before
+upsertions, in commands of their own, so a failure in between may leave a user altered in part.
 """
 
 from collections import Counter

@@ -14,8 +14,8 @@ from headrace.security.principals import Principal
 from headrace.wire.primitives import Buffer
 
 Grants = dict[str | bytes, tuple[int, Principal]]
-"""Topics, by the name or id that the client used, on which it may perform an operation: under which rules, and as which
-principal."""
+"""Topics on which the client may perform an operation, by the name or id that it used: the rules and the principal that
+allow it."""
 
 
 class Session(Caller, Protocol):

@@ -82,8 +82,8 @@ class Throttle:
     def charge_mutations(
         self, session: Connection, partitions: Sequence[int], *, strict: bool
     ) -> list[KafkaError | None]:
-        """Count partitions that are created or deleted, by topic; returns the refusals, which only clients that know
-        the error get (`strict`)."""
+        """Count partitions that are created or deleted, by topic; returns for each the refusal or None. Only clients
+        that know the error are refused (`strict`)."""
         if not self.is_on:
             return [None] * len(partitions)
         slot = session.slots[-1] if session.slots else None

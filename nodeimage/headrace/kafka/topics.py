@@ -1,7 +1,7 @@
 """DeleteTopics and DeleteRecords.
 
-A request becomes one catalog command for each COMMAND_ITEMS of the items that it names. Only the decision is committed
-here (invariant 12); disk space is freed later, by `storage`.
+The items of a request become catalog commands of at most COMMAND_ITEMS items each. Only the decision is committed here
+(invariant 12); disk space is freed later, by `storage`.
 """
 
 from collections import Counter

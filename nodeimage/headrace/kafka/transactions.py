@@ -1,4 +1,4 @@
-"""The transaction APIs, though transactions are not supported: creating one is refused, and listing finds none.
+"""The transaction APIs. Transactions are not supported: beginning one is refused, and a listing finds none.
 
 A transactional producer gets no further than FindCoordinator (`groups`), so no transaction ever begins. The APIs are
 answered for tools and clients that derive a cluster's version from the APIs that exist. DescribeProducers lists

@@ -49,7 +49,7 @@ class Target(NamedTuple):
     kind: Kind
     name: str = ""
     shown: str = ""
-    """How a refusal calls the object, where `name` would reveal to the caller what he did not name himself."""
+    """What a refusal calls the object, if `name` would reveal more than the caller has named."""
 
 
 CLUSTER: Final = Target(Kind.CLUSTER)
@@ -69,7 +69,7 @@ class Right(Protocol):
         get the right."""
 
     def is_ever_had(self, caller: Caller, may: Authorizer) -> bool:
-        """Whether a caller has this right on any object, so that he may be told what is wrong with his parameters."""
+        """Whether a caller has this right on any object, so that an error may say what is wrong with the parameters."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def stream_target(path: str) -> Target:
 
 
 def topic_target(name: str, default_stream: str) -> Target:
-    """The topic of any of its names, as a target. Raises KafkaError for an illegal name."""
+    """The topic that any form of its name means, as a target. Raises KafkaError for an illegal name."""
     topic = split(_bounded(name, most=MAX_LENGTH), default_stream)
     return Target(Kind.TOPIC, topic.full)
 
@@ -273,8 +273,8 @@ def written(kind: Kind, name: str) -> str:
 
 
 def read_object(text: str) -> Target:
-    """The object of a text as `written` returns it; a topic may also be named by its alias. Raises KafkaError for any
-    other text."""
+    """The object that a text names in the form that `written` returns; a topic may also be named by its alias. Raises
+    KafkaError for any other text."""
     kind, colon, rest = text.partition(":")
     if text == "cluster":
         return CLUSTER

@@ -1,9 +1,9 @@
 """Checks whether a partition accepts records in this cluster, from producers or from a link (DESIGN section 9).
 
-A topic's home is the one that the catalog has now; a partition is *settled* for a home once it was rolled for it. In
-between nothing is appended. In the home cluster producers write from the offset on at which the home begins; below that
-offset, and in all other clusters, records come from other clusters and keep their offsets. So no offset is ever
-assigned twice.
+A topic's home is the one that the catalog has now; a partition is *settled* for a home once it was rolled for it.
+Nothing is appended to a partition that is not settled for its topic's home. In the home cluster producers write from
+the offset at which the home begins; below that offset, and in all other clusters, records come from other clusters and
+keep their offsets. So no offset is ever assigned twice.
 """
 
 from collections.abc import Callable, Mapping

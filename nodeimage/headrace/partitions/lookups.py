@@ -34,8 +34,8 @@ TURN: Final = 256
 MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
 """Limit of one command's size: a command is one frame of the catalog's log, and is held in memory as a whole."""
 COMMAND_ITEMS: Final = 500
-"""Limit of items (topics, log starts, or the like) in one command: applying so many delays the commands behind it by
-some 10 ms."""
+"""Limit of items (topics, log starts, or the like) in one command, which delays the commands behind it by some 10 ms
+while it is applied."""
 MAX_WAIT_S: Final = 600.0
 """Limit of seconds to wait for a command to be committed and applied, whatever timeout the client sets."""
 
@@ -128,7 +128,7 @@ async def look_up_all(
 
 
 async def look_up_one(catalog: Catalog, look: Callable[[Reader], T | None]) -> T | None:
-    """As `look_up_all`, for one object; None if it does not exist. Raises HeadraceError where that cannot be told."""
+    """As `look_up_all`, for one object; None if it does not exist. Raises HeadraceError if it cannot be determined."""
     found = await catalog.query(look)
     if found is None:
         await catalog.catch_up()

@@ -72,7 +72,7 @@ def _name_conflict(producer_id: int, name: str, *, known: str) -> KafkaError:
 
 
 def to_forget(last: Mapping[int, int]) -> list[int]:
-    """The producers that a partition with too many forgets, given the offset of each one's last batch: the oldest,
+    """The producers to forget in a partition that has too many, by the offset of each one's last batch: the oldest,
     until nine tenths of `MAX_KNOWN` remain, so that not every further producer causes this again."""
     oldest = sorted((offset, each) for each, offset in last.items() if each >= 0)
     return [each for _, each in oldest[: max(0, len(oldest) - MAX_KNOWN * 9 // 10)]]

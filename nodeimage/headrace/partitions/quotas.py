@@ -1,8 +1,8 @@
 """Client quotas in force at this node: limits kept up to date with the catalog, and the usage counted against them.
 
 Each node counts usage on its own, as Kafka's brokers do: a client of three nodes may use three times as much. A command
-changes the limits on the loop when this node applies it. While the catalog cannot be read the limits stay as they were,
-at the start without any, since quotas limit how much clients use and not who may connect.
+changes the limits on the loop when this node applies it. While the catalog cannot be read the limits stay as they were
+(none after a start), since quotas limit how much clients use and not who may connect.
 """
 
 from collections.abc import Callable, Sequence

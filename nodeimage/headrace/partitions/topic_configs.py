@@ -106,8 +106,8 @@ class ConfigChange:
 def changed_by(
     operations: Iterable[tuple[str, int, str | None]], *, policy: PolicyOfStream, overrides: Mapping[str, str]
 ) -> ConfigChange:
-    """The change of a topic's present overrides that an IncrementalAlterConfigs request, a list of (name, operation,
-    value), demands.
+    """The change that an IncrementalAlterConfigs request, a list of (name, operation, value), makes to a topic's
+    present overrides.
 
     APPEND and SUBTRACT edit the effective value, be it the topic's own or inherited, as in Kafka. A DELETE of a config
     that is not set changes nothing, whatever its name: kafka-reassign-partitions clears its throttles without checking
@@ -152,7 +152,7 @@ def _edited_list(
 
 
 def replaced_by(configs: Iterable[tuple[str, str | None]], *, overrides: Mapping[str, str]) -> ConfigChange:
-    """The change that an AlterConfigs request demands: set the given configs, and remove all others.
+    """The change that an AlterConfigs request makes: set the given configs, and remove all others.
 
     Raises KafkaError as `checked_all`.
     """

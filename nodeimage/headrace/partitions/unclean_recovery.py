@@ -1,7 +1,7 @@
 """Repair after an unclean recovery, in which a container continued without records that were acknowledged (invariant
 15).
 
-An operator let a replica lead that was not in sync: the end of the container's log is lost. Each time that a node
+An operator let a replica that was not in sync lead: the end of the container's log is lost. Each time that a node
 begins to lead such a container, it carries out the steps of this module; all of them may be repeated.
 
 A container of records: partitionlets that are sealed in the catalog may end earlier in the log, or be gone.

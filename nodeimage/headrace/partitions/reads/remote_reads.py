@@ -109,7 +109,7 @@ class RemoteReads:
     async def extents(
         self, rows: Iterable[PartitionletRow], *, first: Mapping[PartitionletId, Offset] = MappingProxyType({})
     ) -> dict[PartitionletId, Extent]:
-        """The extents of these partitionlets, from the leaders of their containers, which are asked all at the same
+        """The extents of these partitionlets, from the leaders of their containers, which are all asked at the same
         time. Partitionlets whose leader does not answer are left out. `first`: for partitionlets whose oldest record's
         time is wanted, the offset of that record."""
         by_container: dict[ContainerId, list[PartitionletRow]] = {}

@@ -8,8 +8,7 @@ node begins to lead the container, and when an intent is applied for a partition
 
 A partition rolls when its open partitionlet reaches the limit, when its container closes, when full nodes keep its
 container from taking records and another container has room, to move load, and on demand.
-While the disk is full a roll that has begun waits for room; those who wait for the roll get an error instead of waiting
-with it.
+While the disk is full a roll that has begun waits for room; requests that wait for the roll get an error.
 """
 
 import asyncio
@@ -361,7 +360,7 @@ class Rolls:
     ) -> int:
         """Roll the partitions of a container that are written to most; returns how many rolls have succeeded.
 
-        Rolls as many partitions as receive about `share` of what is written to the container together, never more than
+        Rolls partitions that together receive about `share` of what is written to the container, never more than
         `limit`, and at most `most` partitions (see `to_move`). `to`: the target container. Rolls that take longer than
         `MOVED_S` continue. Raises `KafkaError`.
         """

@@ -204,7 +204,8 @@ class RollSteps:
         container = partition.container
         epochs = await self._runtime.loop.run_in_executor(self._runtime.executor, leader_epochs, container, old)
         if not epochs or epochs[-1][0] < partition.leader_epoch:
-            # Epochs without records are listed, too, or many restarts would outrun the gap (invariant 10).
+            # Epochs without records are listed, too, or many restarts would use up the epochs that a roll skips
+            # (ROLL_GAP, invariant 10).
             epochs.append((partition.leader_epoch, partition.next_offset))
         end = partition.next_offset
         producers, resume, home = partition.producers, -1, None

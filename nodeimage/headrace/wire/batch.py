@@ -43,7 +43,7 @@ LAST_ATTRIBUTES_AT: Final = 22
 _MAX_TIMESTAMP_AT: Final = 35
 RECORD_COUNT_AT: Final = 57
 MAX_EMPTY: Final = 1 << 30
-"""The most offsets that one batch without records (`gap_batches`) covers."""
+"""The most offsets that one batch of `gap_batches` covers."""
 ABORT_MARKER: Final = 0
 COMMIT_MARKER: Final = 1
 _MARKER: Final = struct.Struct(">hh")

@@ -1,6 +1,6 @@
 """The codec of all APIs but the hot ones, based on kio's schemas: bytes to kio entities, nested dicts to bytes.
 
-Of kio only the schemas are used, which are typed and generated from Kafka's own. kio's reader is not used, since it
+Only kio's schemas are used, which are typed and generated from Kafka's own. kio's reader is not used, since it
 trusts an array's count (a request of ten bytes could exhaust the memory), refuses unknown tagged fields, and cannot
 read writable buffers. A schema module is imported when a client first uses its API and version.
 
@@ -75,7 +75,7 @@ def decode_request(api_key: int, version: int, body: Buffer) -> Entity:
     """The request in `body` as kio's entity. Raises `MalformedRequest` unless `body` is exactly one request.
 
     For this function and the next three, kio must have a schema of the API in this version; callers refuse other
-    versions before.
+    versions first.
     """
     return _decode(_schema(api_key, version, "request"), body)
 

@@ -7,7 +7,7 @@ partitionlets that the catalog does not know yet are not dead. Before a chunk is
 later readers need of it, the state of idempotent producers; a follower keeps the chunk until that frame has arrived.
 
 The work is proportional to what died (dead_records.py): partitionlets that lost records are searched for, by id, in the
-chunks of their containers. A chunk is scanned as a whole if it is not known what of it died, as for a replica that is
+chunks of their containers. A chunk is scanned as a whole if it is not known what in it died, as for a replica that is
 being built. The progress of the search is stored for the next start (gc_mark.py). In addition one chunk after the other
 is scanned, at most one per minute, so that dead bytes that were missed do not stay forever.
 """
@@ -39,7 +39,7 @@ from headrace.tables.deaths import UNKNOWN, DeathReport
 log = structlog.get_logger()
 
 WORTH_PUNCHING: Final = 1024 * 1024
-"""Dead bytes for which a part of a closed chunk's share of a partition is freed."""
+"""Bytes that punching a closed chunk must free if the dead parts of partly live shares are to be punched too."""
 AGAIN_S: Final = 30.0
 """Seconds for which a chunk that has to wait for its container's leader is left alone."""
 CHECK_S: Final = 60.0

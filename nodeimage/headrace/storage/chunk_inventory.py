@@ -68,7 +68,8 @@ class ChunkInventory:
         catalog_id: ContainerId,
         suspect: Callable[[ContainerId], None],
     ) -> None:
-        """`catalog_id`: the container without records; `suspect` is called for replicas that seem damaged."""
+        """`catalog_id`: the catalog's container, which has no records; `suspect` is called for replicas that seem
+        damaged."""
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster

@@ -1,9 +1,9 @@
 """Closes containers that are large, and deletes closed ones without live records. Leaders only.
 
 A closed container accepts no new partitionlets. Its open partitionlets are rolled to other containers: busy partitions
-at their next batch, idle ones a few at a time. The container is deleted once it has been closed for `REST_S`, so that
-what was placed in it by nodes that did not know of the closing has arrived, and the catalog neither allows new
-placements nor needs it any longer. A roll whose target is deleted nevertheless chooses another one
+at their next batch, idle ones a few at a time. The container is deleted once it has been closed for `REST_S`, within
+which everything arrives that nodes placed in it before they knew of the closing, and once the catalog neither allows
+new placements in it nor needs it any longer. A roll whose target is deleted nevertheless chooses another one
 (partitions/rolls/steps.py).
 """
 

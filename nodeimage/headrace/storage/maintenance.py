@@ -72,8 +72,8 @@ class Maintenance(ReplicaListener):
         mark: Path | None = None,
         regroup_enabled: bool = True,
     ) -> None:
-        """`changes`: creates, closes and deletes containers; `catalog_id`: the container without records; `mark`: the
-        file that stores over a restart what garbage collection has searched."""
+        """`changes`: creates, closes and deletes containers; `catalog_id`: the catalog's container, which has no
+        records; `mark`: the file that keeps what garbage collection has searched, for the next start."""
         self._runtime = runtime
         self._cluster = cluster
         self._volume_limits = volume_limits

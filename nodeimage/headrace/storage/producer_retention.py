@@ -34,7 +34,7 @@ def is_carried_on(held: Held, chunk: Chunk, partitionlet: PartitionletId) -> boo
     known = _newest(_batches(held, partitionlet, 0))
     behind = _newest(_batches(held, partitionlet, chunk.end))
     forgotten: list[int] = []
-    if held.led is None or len(known) > MAX_KNOWN:  # the leader may know fewer producers, and carries only those on
+    if held.led is None or len(known) > MAX_KNOWN:  # the leader may know fewer producers, and carries on only those
         forgotten = to_forget({producer: batches[-1].base_offset for producer, (_, batches) in known.items()})
     return all(behind.get(producer) == known[producer] for producer in known.keys() - set(forgotten))
 

@@ -47,7 +47,8 @@ def expired(
     now: int,
     elsewhere: Mapping[PartitionKey, int] | None = None,
 ) -> list[LogStart]:
-    """The log starts that move. `shares`: those of all closed chunks, oldest first; `now` in milliseconds.
+    """The log starts that move. `shares`: those of the closed chunks that may hold expired records, oldest first; `now`
+    in milliseconds.
 
     `elsewhere`: bytes that other nodes lead of partitions with a size limit; they count as the newest.
     """

@@ -30,7 +30,7 @@ class VolumeLimits:
     """Measures what volumes hold. `step` sets `Leader.refuses` of the containers that this node leads."""
 
     def __init__(self, *, runtime: Runtime, cluster: ClusterClient, catalog_id: ContainerId) -> None:
-        """`catalog_id`: the container to which no limit applies."""
+        """`catalog_id`: the catalog's container, to which no limit applies."""
         self._runtime = runtime
         self._cluster = cluster
         self._catalog_id = catalog_id

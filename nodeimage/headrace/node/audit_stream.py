@@ -153,7 +153,8 @@ class AuditStream:
             self._waiting_bytes -= len(self._waiting.popleft()[1])
 
     def _start_token(self) -> None:
-        """Start a new token and sequence. The partition's leader recognizes a repeated batch by its token."""
+        """Start a new token, which is a negative producer id, and a new sequence. By these the partition's leader
+        recognizes a repeated batch."""
         self._token = -2 - secrets.randbits(62)
         self._sequence = 0
 
@@ -203,8 +204,8 @@ class AuditStream:
 
 
 async def tell_now_and_then(flush: Callable[[], object], *, every_s: float) -> None:
-    """Call `flush` every `every_s` seconds until cancelled, so that dropped events are reported even if no event
-    follows."""
+    """Call the audit log's `flush` every `every_s` seconds until cancelled, so that the events that it has left out are
+    reported even if no event follows."""
     while True:
         await asyncio.sleep(every_s)
         flush()

@@ -1,7 +1,7 @@
 """The catalog's container as the catalog sees it: this node's replica, whichever node leads
 (tables.command_log.CommandLog).
 
-The replica object stays the same while its role changes; its log is replaced when it is cut back or recreated.
+The replica object stays the same while its role changes; it gets another log when it is cut back or recreated.
 """
 
 import asyncio
@@ -114,7 +114,8 @@ def commands_in(container_log: ContainerLog, after: Position, until: Position) -
 
     Raises `CorruptLog`, and `TrimmedLog` if commands after `after` have been trimmed: continuing would skip them.
     """
-    # List the frames before checking the start: a log that is closed or trimmed in between would seem to hold no more.
+    # This copies the list of chunks. It comes before the check of the start: otherwise a log that is closed or trimmed
+    # in between would seem to have no further commands.
     frames: Iterator[Frame] = container_log.control_frames(after, until)
     if after < container_log.start:
         raise TrimmedLog(

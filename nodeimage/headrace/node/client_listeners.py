@@ -47,7 +47,7 @@ class ClientListener(TlsWatch):
         super().__init__(config.name, None if config.tls is None else ServerTls(config.tls, now=now), now=now)
         self.config = config
         self.port = config.port
-        """The port that it listens at; of the main listener only once that is known."""
+        """The port that it listens at; for the main listener, set once it is known."""
         self.default_stream = DEFAULT_STREAM if config.default_stream is None else config.default_stream
         """The stream of topics that clients of this listener name without a path. It need not exist yet."""
         path = None if config.sasl is None else config.sasl.jwks_ca

@@ -86,8 +86,8 @@ class NodeContainers:
     async def close(self, container: Leader) -> None:
         """Close a container: no new partitionlets are opened in it."""
         await self._set_state(container, "closed")
-        # Only after the store has recorded it: while the store is away, all others may close too, and partitions would
-        # roll to and fro.
+        # Not before the store has recorded it: otherwise, while the store is unavailable, all containers may be
+        # closing, and partitions would roll to and fro.
         container.closing = True
 
     async def delete(self, container: Leader) -> None:

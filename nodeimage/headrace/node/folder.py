@@ -2,7 +2,7 @@
 
     node-1/
       node.json     {"format": 2, "cluster": …, "node": 1, "id": uuid, "level": 1, "runs": [uuid, …], "stopped": uuid};
-                    of level 0 the format is 1, and there are no runs
+                    at feature level 0 the format is 1, without runs
       node.json.new the same, until the node has registered
       *.room        space reserved for the next write of these files, as the disk may be full then
       lock          held by flock while a process runs
@@ -56,8 +56,8 @@ class Identity:
 
 
 MAX_RUNS: Final = 62
-"""Number of the node's runs that a folder keeps. A cluster store restored from a copy within this many runs does not
-make the folder look old."""
+"""Number of the node's former runs that a folder keeps. A cluster store restored from a copy within this many runs does
+not make the folder look old."""
 FORMER_S: Final = 5.0
 """Seconds to wait for files, sockets and locks of a killed process. If it was killed while starting a child process,
 the child holds them until it runs another program, which takes long if it closes files for the last time on a busy

@@ -108,15 +108,15 @@ READERS = 4
 STORE_SILENT_S: Final = 2.0
 STORE_CALLS: Final = 2
 KUBERNETES_CALLS: Final = 16
-"""Concurrent calls to Kubernetes' API. A call takes some milliseconds, and a failover makes hundreds of calls (as many
-at a time: control.put_queue)."""
+"""Concurrent calls to Kubernetes' API. A call takes some milliseconds, and a failover makes hundreds of calls, of which
+control.put_queue has the same number in progress at a time."""
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
 ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 """Addresses that name no machine."""
 DAMAGE_SHOWN: Final = 200
-"""Most characters of a damage's description that other nodes are sent."""
+"""Largest length of the description of damage that other nodes receive, in characters."""
 
 
 class Node:
@@ -234,7 +234,7 @@ class Node:
         self.view = ClusterView(self._store)
         self._closing.push_async_callback(self.view.close)
         await self.view.start()
-        self._listeners.start()  # this node may wait just because others refuse its files
+        self._listeners.start()  # joining may wait until files that others refuse are replaced
         self._closing.push_async_callback(self._listeners.close)
         await self._join(cluster, peer_listening)
         self._waits_for = "the catalog"
@@ -477,7 +477,8 @@ class Node:
         )
 
     def _trouble(self) -> str:
-        """The problem of this node's replica of the catalog, which a node that is not ready may wait for; "": none."""
+        """Why this node's replica of the catalog could not take its role, which may be why the node is not ready; "":
+        it could."""
         problem = self.replicas.problem(CATALOG_ID) if self._keeps_replicas else ""
         return f": {problem}" if problem else ""
 

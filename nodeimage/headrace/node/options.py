@@ -85,7 +85,7 @@ class Options:
     labels: dict[str, str] = field(default_factory=dict)
     rebuild_after_s: float = 600.0
     audit_allowed: frozenset[str] = frozenset()
-    """Actions of which the audit records what is allowed as well as what is refused."""
+    """Actions that the audit also records when they are allowed, not only when they are refused."""
     tracing_endpoint: str = ""
     """The address of the collector that traces are sent to; "": as OpenTelemetry's environment variables say."""
 

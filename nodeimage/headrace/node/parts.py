@@ -73,9 +73,9 @@ log = structlog.get_logger()
 audit_log = structlog.get_logger("audit")
 
 AUDIT_FLUSH_S = 10.0
+"""Seconds between two reports of what the audit has left out."""
 GC_MARK = "chunk-gc"
 """Name of the file, beside the replicas' folder, that stores how far garbage collection of chunks has come."""
-"""Seconds between two reports of what the audit has left out."""
 CLOSE_S = 2.0
 """Seconds that an ending node waits for followers, so that it can answer what it has appended."""
 
@@ -106,7 +106,7 @@ class NodeParts:
         """`runtime` is closed with the parts. `folder`: where this node's replicas lie. `producer_block` blocks, and
         raises StoreUnavailable. `listeners`: the state of the listeners of the node's file, for its status.
 
-        `audit_allowed`: actions of which the audit records what is allowed as well. `tracing`: None: there are no
+        `audit_allowed`: actions that the audit also records when they are allowed. `tracing`: None: there are no
         traces.
         """
         self.tracer: Tracer = NO_TRACER if tracing is None else tracing.tracer
@@ -319,7 +319,7 @@ class NodeParts:
         self.rolls.take_up(container)
 
     def container_left(self, container: Leader) -> None:
-        """Called when this node no longer leads a container; those who waited for it have been notified."""
+        """Called when this node no longer leads a container; everything that waited for it has been notified."""
         self._led.discard(container)
         self.layout.changed()
         self.unclean.container_left(container)

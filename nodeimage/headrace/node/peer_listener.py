@@ -73,8 +73,8 @@ class PeerListener(TlsWatch):
         self._in_use = wanted
 
     def other_problem(self) -> str:
-        """What is wrong with the secrets; otherwise the nodes that this node speaks to in clear, while it may. They
-        need TLS before clear connections can be forbidden."""
+        """What is wrong with the secrets; otherwise which nodes this node reaches without TLS, if its mode allows that.
+        They need TLS before the mode can be `require`."""
         if self._secrets is not None and self._secrets.fault:
             return self._secrets.fault
         if self._client is None or not (plain := self._client.spoken_plainly()):

@@ -147,8 +147,8 @@ def _listening(port: int) -> socket.socket:
 
 
 def serve_pod(listening: socket.socket, shards: int) -> Acceptor:
-    """Answer HTTP requests for all shards. Each connection gets one answer, within `CHECK_S` of its request line. At
-    too many connections the oldest one is closed."""
+    """Answer HTTP requests for all shards. Each connection gets one answer, within `CHECK_S` of its request line. If
+    there are too many connections, the oldest one is closed."""
 
     def accepted(place: Place) -> asyncio.BaseProtocol:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -204,7 +204,8 @@ def _path(line: Sequence[str]) -> str:
 
 
 def _joined(path: str, answers: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
-    """The worst of the shards' answers with its shard's name; for metrics, all shards' metrics."""
+    """The worst status of the shards' answers, with the texts of the shards that gave it; for metrics, the metrics of
+    all shards."""
     status = max(code for code, _ in answers)
     if path in METRICS and status == HTTPStatus.OK:
         return status, merged([text.decode() for _, text in answers]).encode()

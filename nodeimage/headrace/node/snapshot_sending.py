@@ -17,7 +17,7 @@ from headrace.peer.messages import SnapshotPart
 from headrace.tables.snapshot_pool import SharedSnapshot
 
 LENT_S: Final = 60.0
-"""Seconds after the last call that reads a snapshot, after which the snapshot is released."""
+"""Seconds for which a snapshot stays open after the last call that reads it."""
 
 
 class Pacer:

@@ -1,9 +1,10 @@
 """Restores records of containers that the cluster store has lost while the nodes run: deleted by hand on Kubernetes, or
 replaced by older ones because etcd was restored from a backup.
 
-Any node can do it on request. It asks all registered nodes, twice, what their folders hold of containers that have no
-record: first whether any node has yet to notice that the records are gone, and so may still lead; and once none has,
-what they hold, which no longer grows. All nodes have to answer: data that only a silent node holds would be lost.
+Any node can do it on request. It asks all registered nodes what their folders hold of containers that have no record. A
+node that has yet to notice that the records are gone may still lead, so the question is repeated until all nodes have
+noticed, and then once more: what the folders hold no longer grows by then. All nodes have to answer: data that only a
+silent node holds would be lost.
 
 A record that is older than what a replica knows is deleted first, so that no node leads or follows by it; it then
 counts as lost. If recovery is interrupted in between, running it again continues.
@@ -77,8 +78,8 @@ class StoreRecovery:
     # --- recovery
 
     async def recover(self, *, apply: bool) -> dict[str, Any]:
-        """Restore the lost records if `apply`, and return what was, or would be, restored. Existing records are not
-        lost. Raises HeadraceError, OSError."""
+        """Restore the lost records if `apply`, and return what was, or would be, restored. Existing records stay,
+        unless they are older than what a replica knows. Raises HeadraceError, OSError."""
         nodes = await self._store(records.nodes)
         answers = await self._look(nodes, Unrecorded(sorted(await self._recorded())))
         set_back = {container for answer, _ in answers for container in answer.set_back}

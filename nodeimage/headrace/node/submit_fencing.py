@@ -7,8 +7,8 @@ number, which rises with each attempt of its process; it also says below which n
 refuses attempts for another epoch, and numbers below that. (Kafka's controller refuses by broker epoch, for the same
 reason: KIP-380.)
 
-This holds within one epoch for the commands of one process. If a client turned to another node meanwhile, the answer
-from that node holds: the client's first request was not answered, and may still take effect.
+This covers the commands of one process within one epoch. It does not cover a client that turned to another node
+meanwhile: its first request was not answered, and may still take effect.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Repairs damaged tables of the catalog on this node from another node, and finds tables that differ from other nodes'.
 
-If another node leads the catalog, this node fetches that node's snapshot and applies its own log to it; the replica and
-its place in sync stay. If this node leads, another one has to take the lead (invariant 14: until then this replica
+If another node leads the catalog, this node fetches that node's snapshot and applies its own log to it; the replica
+stays in sync. If this node leads, another one has to take the lead (invariant 14: until then this replica
 counts as damaged). If no other node could lead, this node uses its own newest snapshot and its log, if every row of the
 snapshot passes its check, but never the damaged tables. Without such a snapshot, the node serves the rows that pass,
 refuses the rest, and keeps all that it has.
@@ -35,8 +35,8 @@ RETRY_S: Final = 1.0
 ALONE_RETRY_S: Final = 30.0
 """Seconds between repair attempts while the node serves damaged tables because no other node has sound ones."""
 LAST_RESORT_S: Final = 60.0
-"""Seconds without tables from another node after which the node tries its own snapshot and log: all other nodes' may be
-damaged."""
+"""Seconds without tables from another node after which the node tries its own snapshot and log: the tables of all other
+nodes may be damaged."""
 COMPARE_S: Final = 30.0
 CALL_S: Final = 5.0
 

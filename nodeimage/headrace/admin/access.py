@@ -88,8 +88,8 @@ class AccessCalls:
         }
 
     async def _set(self, params: NewAccess, caller: Caller) -> dict[str, Any]:
-        """Set expressions, and return them. Raises UNKNOWN_TOPIC_OR_PARTITION for a missing stream or topic; then
-        nothing is changed, unless it was deleted during the call."""
+        """Set expressions, and return them. Raises UNKNOWN_TOPIC_OR_PARTITION for a missing stream or topic;
+        nothing is changed then, unless the object was deleted during the call."""
         targets = [read_object(each.object) for each in params.items]
         read = [
             None if each.expression is None else read_expression(each.expression, of=f"{each.permission} on {of}")

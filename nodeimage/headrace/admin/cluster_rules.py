@@ -115,7 +115,7 @@ def duties(containers: Iterable[ContainerRecord]) -> dict[NodeId, Duties]:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A container with fewer replicas in sync than its volume wants."""
+    """A container with fewer replicas in sync than its volume wants, or whose leader is not one of them."""
 
     container: ContainerId
     kind: str
@@ -136,7 +136,7 @@ def nodes_ahead_of_records(
     containers: Iterable[ContainerRecord], *, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
 ) -> dict[ContainerId, list[NodeId]]:
     """The nodes whose replicas know newer records than the given ones, by container: the cluster store was set back to
-    an old copy (DESIGN section 13). `replicas`: the replicas on the nodes that answer."""
+    an old copy (docs/replication.md). `replicas`: the replicas on the nodes that answer."""
     found: dict[ContainerId, list[NodeId]] = {}
     for record in containers:
         for node, states in sorted(replicas.items()):

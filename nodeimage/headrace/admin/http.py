@@ -2,7 +2,8 @@
 
 /livez      200 while the event loop answers
 /readyz     200 once the node serves, has its containers and is not behind; 503 with a line that says what it waits for
-/safez      200 if this node can stop without making anybody wait; 503 with what would be missed
+/safez      200 if this node can stop safely; 503 with the containers that would have too few replicas in sync (see
+            node.health)
 /metrics    Prometheus's text format; 503 while the node starts or stops
 /metrics/kafka  the same for topics and groups, under the names of kafka-exporter
 /hand-over  POST: other nodes become leaders of what this node leads; answered when they are. The node is expected to
@@ -39,7 +40,7 @@ from headrace.metrics.merging import CONTENT_TYPE
 log = structlog.get_logger()
 
 Scrape = Callable[[], Awaitable[bytes | None]]
-"""Returns metrics in Prometheus's text format; None while the node starts."""
+"""Returns metrics in Prometheus's text format; None while the node starts or stops."""
 Check = Callable[[], str]
 """Returns why a condition does not hold; "" if it holds."""
 

@@ -84,13 +84,13 @@ class HttpConnections:
             each.drop()
 
     def opened(self, connection: "HttpConnection") -> None:
-        """Handle that a connection is established."""
+        """Called when a connection is established."""
         self._all.add(connection)
         if self._closes:
             connection.end()
 
     def closed(self, connection: "HttpConnection") -> None:
-        """Handle that a connection is closed."""
+        """Called when a connection is closed."""
         self._all.discard(connection)
         self._idle.pop(connection, None)
         self._look()
@@ -245,7 +245,7 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _sent(self) -> None:
-        """Handle that the kernel has the whole answer."""
+        """Called when the kernel has the whole answer."""
         if self._dropped or self._transport is None or self._transport.is_closing():
             return
         if not self._closes:

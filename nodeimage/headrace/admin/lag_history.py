@@ -57,8 +57,8 @@ class LagHistory:
         notes.add(now, end)
 
     def age_s(self, key: Key, offset: int, *, now: float) -> float | None:
-        """How many seconds the record at `offset` has existed, at least; 0.0 if there is no such record, None if
-        unknown."""
+        """About how many seconds the record at `offset` has existed, a lower bound if it is older than all notes; 0.0
+        if there is no such record, None if unknown."""
         notes = self._notes.get(key)
         if notes is None:
             return None

@@ -118,8 +118,8 @@ def of_peers(times: Mapping[str, Histogram]) -> Iterator[Reading]:
 def of_containers(
     led: Mapping[ContainerId, Leader], records: Mapping[ContainerId, ContainerRecord], *, waiting: int
 ) -> Iterable[Reading]:
-    """The containers that this node leads, by their state. `waiting`: containers without a possible leader, as far as
-    this node reports them."""
+    """The containers that this node leads, by their state. `waiting`: containers without a possible leader; 0 unless
+    this node is the controller."""
     found = dict.fromkeys(("in_sync", "behind", "stalled"), 0)
     for container, leader in led.items():
         record = records.get(container)

@@ -191,7 +191,7 @@ class TopicCalls:
         return None if found is None else found[0]
 
     async def _roll(self, params: OnePartition, caller: Caller) -> dict[str, object]:
-        """Roll a partition (0 by default) to a new partitionlet, and return that."""
+        """Roll a partition (0 by default), and return its new partitionlet."""
         index = params.partition or 0
         row = await self._topic(params.topic, caller, partition=index)
         (topic,) = await self._topics.resolve_ids([row.topic_id])

@@ -1,6 +1,6 @@
 """Starts and stops the embedded cluster of a folder: nodes as processes, each in its own session.
 
-Nodes belong to no terminal: Ctrl-C reaches `headrace up`, which then ends them in order, and they survive if it is
+Nodes belong to no terminal: Ctrl-C reaches `headrace up`, which then stops them cleanly, and they survive if it is
 detached or killed. Which nodes run is read from `cluster.json` and checked with the operating system each time, never
 remembered. Every function blocks; callers call `Started.check` from time to time. A start that fails, or that
 `stopping()` cancels, leaves no process behind.

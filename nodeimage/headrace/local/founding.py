@@ -66,7 +66,7 @@ def opened_store(folder: Path) -> Iterator[SqliteStore]:
 def removed_nodes(folder: Path) -> list[str]:
     """The names of nodes that still have folders, but were removed from the cluster. Raises FolderRefused.
 
-    Removing a node by way of an address leaves its folder as it is. The folder is not touched here: it may still be
+    `headrace node remove --bootstrap` leaves the node's folder as it is. So does this function: the folder may still be
     needed.
     """
     present = node_folders(folder)
@@ -77,8 +77,8 @@ def removed_nodes(folder: Path) -> list[str]:
 
 
 def ensure_nodes(folder: Path, wanted: int | None) -> list[str]:
-    """The names of the folder's nodes, without removed ones. Creates `wanted` nodes (None: one) if none has ever
-    served.
+    """The names of the folder's nodes, without removed ones. If none has ever served, first creates nodes until there
+    are `wanted` (None: one).
 
     Raises OtherNodes if the cluster has another number of nodes than `wanted`, FolderRefused, StoreUnavailable.
     """

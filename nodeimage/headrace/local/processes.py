@@ -1,7 +1,8 @@
 """Processes and ports of this machine: identifies processes that we started, ends them, and finds who holds a port.
 
-A process id alone does not identify a process, since ids are reused: each check also takes the process's birth, by the
-kernel's own count. If the system has none, or a former version started the process, the creation time is used.
+A process id alone does not identify a process, since ids are reused: each check also compares the process's birth,
+which the kernel counts in ticks. If the system has none, or a former version started the process, the creation time is
+used.
 """
 
 import contextlib
@@ -40,10 +41,10 @@ def created_at(pid: int) -> float | None:
 
 
 def birth_of(pid: int) -> str:
-    """The boot of the machine, and the clock ticks since then, at which the process was created. Setting the clock does
+    """The id of the machine's boot, and the clock ticks from the boot to the process's creation. Setting the clock does
     not change it.
 
-    "" if the process is gone or a zombie, or if the system does not say (other than Linux).
+    "" if the process is gone or a zombie, or if the system is not Linux, which alone reports it.
     """
     try:
         boot = boot_id()

@@ -11,7 +11,7 @@
     DIR/librdkafka.properties       the same for librdkafka, which refuses Java's property names
     DIR/node-1/listeners.toml       the listener of `--port`, with SASL_SSL
     DIR/node-1/listener/            its tls.crt, tls.key
-    DIR/node-1/peer-tls/            tls.crt, tls.key, ca.crt, unless DIR/peer-tls is there
+    DIR/node-1/peer-tls/            tls.crt, tls.key, ca.crt; unused if DIR/peer-tls exists
 
 `ensure` creates whatever is missing, does not match or expires soon, at each start and, by `renew`, while the cluster
 runs: nodes look at their files every ten seconds. The next call repairs what a crash leaves; a cluster whose folder
@@ -199,7 +199,8 @@ _HEAD: Final = "# Made by `headrace up`, and made anew when what it says changes
 
 
 def _ensured(folder: Path, names: Sequence[str], hosts: Sequence[str], now: float) -> tuple[list[str], float]:
-    """Lines about what was created, and the first time at which something expires."""
+    """Lines about what was created, and the first time at which something expires. An authority counts as expiring
+    CERTIFICATE_DAYS early, since its certificates must not outlive it."""
     security = security_folder(folder)
     made: list[str] = []
     security.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Rebuilds the cluster store of a stopped embedded cluster from the nodes' folders (DESIGN section 3).
+"""Rebuilds the cluster store of a stopped embedded cluster from the nodes' folders (docs/operations.md).
 
 Each replica keeps its container's last known record; container.lost_record decides what becomes of these. If a
 replica's node led by an old copy of the store, and wrote other frames in an epoch that the leading replica knows too,
@@ -265,7 +265,8 @@ def _put(store: SqliteStore, key: str, record: msgspec.Struct) -> None:
 
 
 def _replace(folder: Path, draft: Path) -> Path | None:
-    """Put the new store in the old one's place. A crash in between leaves both files, under their own names."""
+    """Put the new store in the old one's place, and return the old one's new path. A crash in between loses neither:
+    the new one is still the draft."""
     path = folder / STORE_FILE
     kept_as = None
     if path.exists():

@@ -1,6 +1,6 @@
 """Parses times and values from the cells of readings exactly: no digit is lost, and no time becomes another.
 
-Times are milliseconds since 1970, of the years 1 to 9999; times outside the calendar are refused. Values are floats if
+Times are milliseconds since 1970, in the years 1 to 9999; times outside the calendar are refused. Values are floats if
 these have every digit of the cell, otherwise decimal numbers. Pure functions, which know nothing of files.
 """
 

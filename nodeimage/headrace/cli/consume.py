@@ -172,8 +172,8 @@ class _Reading:
         self._unread = {item.partition for item in partitions}
 
     def _is_record(self, message: Any) -> bool:
-        """Whether the message is a record; False for an end of partition, which is noted. Raises for errors that do not
-        pass."""
+        """Whether the message is a record; False for an end of partition, which is noted. Raises for errors that are
+        not transient."""
         from confluent_kafka import KafkaError
 
         from headrace.cli.kafka_client import describe

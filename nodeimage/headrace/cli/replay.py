@@ -250,7 +250,7 @@ def _describe(readings: ReadingsFile) -> str:
 
 
 def _warn_of_expiry(stream: dict[str, Any], readings: ReadingsFile, timestamps: Timestamps) -> None:
-    """Warn if readings are so old that the stream's time to live would delete them within a minute."""
+    """Warn if the first reading is older than the stream's time to live: it would be deleted within a minute."""
     ttl = stream.get("ttl_ms") or 0
     age = time.time() * 1000 - readings.first_time
     if timestamps is Timestamps.ORIGINAL and 0 < ttl < age:

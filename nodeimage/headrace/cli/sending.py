@@ -121,7 +121,7 @@ class Sender:
         self._raise_failure()
 
     def final_error(self, error: HeadraceError, *, told: HeadraceError | None = None) -> HeadraceError:
-        """The error that ended the sending, with the number of stored records; waits until that is known for those
+        """The error that ended the sending, with the number of stored records; first waits for the records that are
         under way.
 
         `told`: a clearer error in place of `error`.

@@ -1,4 +1,4 @@
-"""The screen of `headrace top`: panels below each other, as large as the terminal has room for. Pure.
+"""The screen of `headrace top`: panels one below the other, as large as the terminal has room for. Pure.
 
 Keeps which panel has the focus and how each is sorted, and what keys change about that.
 """

@@ -31,8 +31,9 @@ def split_partition(name: str) -> tuple[str, int | None]:
 def in_stream(stream: str, device: str) -> str:
     """The topic of `stream` for a device with any name.
 
-    An invalid topic name becomes its valid characters and a hash of the whole name, so that different devices always
-    have different topics, and always the same: `a b` is `a-b-c8687a08aa5d` (not `a-b`, which is another device's).
+    An invalid topic name becomes its valid characters and a hash of the whole name, so that different devices
+    have different topics, and a device always has the same one: `a b` is `a-b-c8687a08aa5d` (not `a-b`, which is
+    another device's).
     """
     longest = MAX_LENGTH - len(stream) - 1
     if _TOPIC.fullmatch(device) and ".." not in device and device != "." and len(device) <= longest:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bench import pairs, wire
+from bench import admin_calls, pairs, wire
 from bench.clients.fill import make_topics
 from bench.pairs import HeadracePair, Pair
 from bench.scenarios import Figures, Row, Scenario, Sizes, client
@@ -166,7 +166,7 @@ def _idle_topics(pair: HeadracePair, sizes: Sizes) -> Figures:
 def _idle_links(pair: HeadracePair, sizes: Sizes) -> Figures:
     streams = [f"/many-{index:04d}" for index in range(sizes.links)]
     for stream in streams:
-        pairs.admin(pair.source.addresses[0], "stream.create", path=stream)
+        admin_calls.admin(pair.source.addresses[0], "stream.create", path=stream)
     deadline = time.monotonic() + sizes.fill_limit_s
     with wire.ToLeaders(pair.source.bootstrap, timeout_s=sizes.limit_s) as admin:
         for at in range(0, len(streams), 500):

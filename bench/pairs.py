@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench import jars
+from bench.admin_calls import admin
 from bench.servers import HEAP, HeadraceServer, KafkaServer, Process, Server
-
-from headrace.base.errors import KafkaError
-from headrace.kafka_client.blocking_client import BrokerConnection
 
 NODES = 3
 STREAM = "/default"
@@ -144,16 +142,6 @@ class KafkaPair(_Both):
 
     def copy_of(self, topic: str) -> str:
         return f"source.{topic}"
-
-
-def admin(address: str, method: str, **params: object) -> Any:
-    """Call one of Headrace's own admin methods; return the result. Raises RuntimeError with the error's message."""
-    host, _, port = address.rpartition(":")
-    with BrokerConnection(host, int(port), timeout_s=120.0) as connection:
-        try:
-            return connection.admin(method, params)
-        except KafkaError as error:
-            raise RuntimeError(f"{method}: {error}") from error
 
 
 def make(name: str, folder: Path, *, brokers: int = 1, python: str = sys.executable) -> Pair:

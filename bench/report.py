@@ -14,11 +14,12 @@ from typing import Any
 from bench.cluster_scenarios import CLUSTER_SCENARIOS
 from bench.figures import paired_ratio
 from bench.link_scenarios import LINK_SCENARIOS
+from bench.rights_scenarios import RIGHTS_SCENARIOS
 from bench.scenarios import SCENARIOS, Row, Scenario
 from bench.shard_scenarios import SHARD_SCENARIOS
 from bench.tls_scenarios import TLS_SCENARIOS
 
-SUITE = SCENARIOS + SHARD_SCENARIOS + CLUSTER_SCENARIOS + LINK_SCENARIOS + TLS_SCENARIOS
+SUITE = SCENARIOS + SHARD_SCENARIOS + CLUSTER_SCENARIOS + LINK_SCENARIOS + TLS_SCENARIOS + RIGHTS_SCENARIOS
 KAFKA, HEADRACE = "kafka", "headrace"
 LINKS = "A link between two clusters of three nodes beside MirrorMaker 2 between two brokers"
 
@@ -197,7 +198,8 @@ def write(folder: Path) -> list[Line]:
     one = [each for scenario, each in plain if scenario.nodes == 1 and scenario.shards is None]
     shards = [each for scenario, each in plain if scenario.shards is not None]
     three = [each for scenario, each in plain if scenario.nodes > 1 and not scenario.paired]
-    tls = [each for scenario, each in lines if scenario.tls]
+    tls = [each for scenario, each in lines if scenario.tls and not scenario.rights]
+    rights = [each for scenario, each in lines if scenario.rights]
     links = [each for scenario, each in lines if scenario.paired]
     text = [
         "# Headrace beside Apache Kafka",
@@ -218,12 +220,13 @@ def write(folder: Path) -> list[Line]:
             (three, "Three nodes beside three brokers"),
             (links, LINKS),
             (tls, "Over TLS: one node and three, as the row says"),
+            (rights, "Over TLS with client certificates and 1,000 ACLs (Headrace: access expressions)"),
         )
         if lines
     ]
     (folder / "README.md").write_text("\n".join([*text, *tables, "![](plot.png)\n"]))
-    plot(one + shards + three + links + tls, folder / "plot.png")
-    return one + shards + three + links + tls
+    plot(one + shards + three + links + tls + rights, folder / "plot.png")
+    return one + shards + three + links + tls + rights
 
 
 def _machine(result: dict[str, Any]) -> str:

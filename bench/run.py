@@ -72,7 +72,15 @@ def sample(
         server = pairs.make(server_name, folder, brokers=scenario.brokers, python=python)
     else:
         shards = scenario.shards if server_name == "headrace" else None
-        server = make(server_name, folder, nodes=scenario.nodes, shards=shards, tls=scenario.tls, python=python)
+        server = make(
+            server_name,
+            folder,
+            nodes=scenario.nodes,
+            shards=shards,
+            tls=scenario.tls,
+            rights=scenario.rights,
+            python=python,
+        )
     try:
         if scenario.starts:
             server.start()

@@ -118,6 +118,8 @@ class Scenario:
     """Most runs, for scenarios that take minutes and repeat internally."""
     tls: bool = False
     """Whether the server's nodes also have listeners with TLS."""
+    rights: bool = False
+    """Whether these require a certificate, and rights can be checked."""
     only: Sequence[str] = ("kafka", "headrace")
     """The servers on which the scenario runs."""
     client_limit: Callable[[Sizes], Mapping[str, Any]] | None = None

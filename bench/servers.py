@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import resource
+import secrets
 import shutil
 import signal
 import socket
@@ -20,8 +21,11 @@ from typing import Protocol
 
 import psutil
 from bench import jars, wire
-from bench.certificates import Certificates
+from bench.admin_calls import admin
+from bench.certificates import PRINCIPAL_RULE, Certificates
 
+ANONYMOUS = "ANONYMOUS"
+"""The user of clients that do not authenticate, on both servers."""
 PORTS = (20_000, 32_000)
 """Range of the servers' ports, below the ports of outgoing connections."""
 
@@ -104,6 +108,11 @@ class Server(Protocol):
 
     def node_folder(self, index: int) -> Path:
         """Return where a node stores records."""
+
+    def enforce_rights(self) -> None:
+        """Have a started server with `rights` check them: from now on only clients of the plain listener may do
+        everything.
+        """
 
     @property
     def bootstrap(self) -> str:
@@ -244,8 +253,9 @@ class Process:
 class _Nodes:
     """The common part of both servers: nodes that are started, killed and stopped, each a process."""
 
-    def __init__(self, folder: Path, ports: Sequence[int], *, tls: bool = False) -> None:
+    def __init__(self, folder: Path, ports: Sequence[int], *, tls: bool = False, rights: bool = False) -> None:
         self.folder = folder
+        self._rights = rights
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
         self._tls_ports = free_ports(len(ports)) if tls else []
         if tls:
@@ -329,6 +339,7 @@ class KafkaServer(_Nodes):
         heap: tuple[str, ...] = HEAP,
         settings: Mapping[str, str] | None = None,
         tls: bool = False,
+        rights: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         both = free_ports(2 * nodes)
@@ -336,7 +347,7 @@ class KafkaServer(_Nodes):
         self._heap = heap
         self._settings = dict(settings or {})
         self._formats: list[tuple[Path, list[str]]] = []
-        super().__init__(folder, ports, tls=tls)
+        super().__init__(folder, ports, tls=tls, rights=rights)
         self._prepare()
 
     def node_folder(self, index: int) -> Path:
@@ -358,6 +369,15 @@ class KafkaServer(_Nodes):
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.location": str(self.certificates.both),
             }
+        if self._rights:
+            settings |= {
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": f"User:{ANONYMOUS}",
+                "listener.name.ssl.ssl.client.auth": "required",
+                "listener.name.ssl.ssl.principal.mapping.rules": PRINCIPAL_RULE,
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(self.certificates.authority),
+            }
         logs, properties = self.node_folder(index), self.folder / f"server-{index}.properties"
         text = KAFKA_PROPERTIES.format(
             roles=roles,
@@ -375,6 +395,9 @@ class KafkaServer(_Nodes):
         tool = [java, *common, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
         self._formats.append((logs, tool))
         return Process([java, *self._heap, *JVM, *common, "kafka.Kafka", str(properties)], self._output(index))
+
+    def enforce_rights(self) -> None:
+        """Nothing to do: brokers have an authorizer since their start."""
 
     def _output(self, index: int) -> Path:
         return self.folder / f"kafka-{index}.log"
@@ -433,12 +456,13 @@ class HeadraceServer(_Nodes):
         shards: int | None = None,
         python: str = sys.executable,
         tls: bool = False,
+        rights: bool = False,
     ) -> None:
         self._first = nodes if shards is None else shards
         self._is_one_pod = shards is not None
         self._python = python
         self._environment = _with_bytecode(python)
-        super().__init__(folder, free_ports(self._first), tls=tls)
+        super().__init__(folder, free_ports(self._first), tls=tls, rights=rights)
 
     def node_folder(self, index: int) -> Path:
         return self.folder / f"node-{index + 1}" / "containers"
@@ -455,10 +479,24 @@ class HeadraceServer(_Nodes):
             listeners.write_text(
                 f'[[listener]]\nname = "tls"\nport = {self._tls_ports[index]}\nprotocol = "SSL"\n'
                 f'certificate = "{self.certificates.certificate}"\nkey = "{self.certificates.key}"\n'
+                + (
+                    f'client_auth = "required"\nclient_ca = "{self.certificates.authority}"\n'
+                    f"principal_mapping_rules = '{PRINCIPAL_RULE}'\n"
+                    if self._rights
+                    else ""
+                )
             )
             listen += ["--listeners", str(listeners)]
         command = [self._python, "-m", "headrace.node", *where, *listen, *first, *groups]
         return Process(command, folder / f"node-{number}.log", self._environment)
+
+    def enforce_rights(self) -> None:
+        """Turn security on, for an administrator with a password, as it requires, and for ANONYMOUS."""
+        address = self.addresses[0]
+        admin(address, "user.create", name="root", password=secrets.token_hex(16))
+        admins = {"object": "cluster", "permission": "admin", "expression": f"u:root | u:{ANONYMOUS}"}
+        admin(address, "access.set", items=[admins])
+        admin(address, "security.on")
 
     def clear(self) -> None:
         self.kill()
@@ -472,15 +510,17 @@ def make(
     nodes: int = 1,
     shards: int | None = None,
     tls: bool = False,
+    rights: bool = False,
     python: str = sys.executable,
 ) -> Server:
     """Return the server `name` on fresh or present data in `folder`. `tls`: its nodes also have listeners with TLS.
-    `shards`: number of Headrace nodes that share a host, instead of `nodes`. `python`: runs nodes of Headrace. Raises
-    ValueError for another name.
+    `rights`: these require a certificate, and rights can be checked; see Server.enforce_rights. `shards`: number of
+    Headrace nodes that share a host, instead of `nodes`. `python`: runs nodes of Headrace. Raises ValueError for
+    another name.
     """
     match name:
         case "kafka":
-            return KafkaServer(folder, nodes=nodes, tls=tls)
+            return KafkaServer(folder, nodes=nodes, tls=tls, rights=rights)
         case "headrace":
-            return HeadraceServer(folder, nodes=nodes, shards=shards, tls=tls, python=python)
+            return HeadraceServer(folder, nodes=nodes, shards=shards, tls=tls, rights=rights, python=python)
     raise ValueError(f"no server named {name!r}; there are kafka and headrace")

@@ -8,6 +8,7 @@ Metadata 4, CreateTopics 4, Produce 7, ListOffsets 1. Kafka 4.3 and Headrace bot
 import datetime
 import io
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,14 +88,20 @@ class Refused(RuntimeError):
     """The server answered with an error code."""
 
 
+def connected(host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None) -> socket.socket:
+    """Return a new connection that sends without delay. Raises OSError."""
+    plain = socket.create_connection((host, port), timeout=timeout_s)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+
+
 class Client:
     """One connection. Every call blocks until the response; `timeout_s` limits each."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, bootstrap: str, *, timeout_s: float = 60.0, tls: ssl.SSLContext | None = None) -> None:
         """`bootstrap`: host:port; of several, separated by commas, the first."""
         host, _, port = bootstrap.split(",")[0].rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connected(host, int(port), timeout_s=timeout_s, tls=tls)
 
     def close(self) -> None:
         self.socket.close()
@@ -191,9 +198,11 @@ def _consumer() -> Any:
     return i32(-1)
 
 
-def leaders(bootstrap: str, topics: Sequence[str], *, create: bool = False) -> dict[str, dict[int, str]]:
+def leaders(
+    bootstrap: str, topics: Sequence[str], *, create: bool = False, tls: ssl.SSLContext | None = None
+) -> dict[str, dict[int, str]]:
     """Return, by topic and partition, the leader's host:port; those without leader are left out. Raises OSError."""
-    with Client(bootstrap) as client:
+    with Client(bootstrap, tls=tls) as client:
         answer = client.metadata(topics, create=create)
     addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
     return {
@@ -281,15 +290,15 @@ def wait_for_answer(bootstrap: str, *, brokers: int = 1, alive: Any, timeout_s: 
     raise TimeoutError(f"the server at {bootstrap} did not answer within {timeout_s:.0f} s")
 
 
-def wait_for_ack(bootstrap: str, *, topic: str, timeout_s: float) -> None:
+def wait_for_ack(bootstrap: str, *, topic: str, timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
     """Return when one record to `topic` (created on first use) is acknowledged by its leader. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     batch = record_batch([b"ready"])
     while time.monotonic() < deadline:
         try:
-            address = leaders(bootstrap, (topic,), create=True).get(topic, {}).get(0)
+            address = leaders(bootstrap, (topic,), create=True, tls=tls).get(topic, {}).get(0)
             if address is not None:
-                with Client(address, timeout_s=max(0.1, deadline - time.monotonic())) as client:
+                with Client(address, timeout_s=max(0.1, deadline - time.monotonic()), tls=tls) as client:
                     client.produce({topic: batch})
                     return
         except (OSError, Refused):

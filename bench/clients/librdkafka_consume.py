@@ -7,18 +7,20 @@ import argparse
 import json
 import time
 
+from bench.clients.tls_options import add_tls_options, measured_connection
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--bootstrap", required=True)
+    add_tls_options(parse)
     parse.add_argument("--topic", required=True)
     parse.add_argument("--records", type=int, required=True)
     parse.add_argument("--limit-s", type=float, default=300.0)
     options = parse.parse_args()
 
-    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    consumer = Consumer({**measured_connection(options), "group.id": "bench", "enable.auto.commit": False})
     consumer.list_topics(options.topic, timeout=30)
     began = time.monotonic()
     consumer.assign([TopicPartition(options.topic, 0, OFFSET_BEGINNING)])

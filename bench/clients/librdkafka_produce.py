@@ -1,8 +1,8 @@
 """One librdkafka producer (confluent-kafka), acks=all, records spread evenly over n topics of one partition each.
 
-The topics are created first. Prints one JSON object: acknowledged records and bytes a second (verified by the end
-offsets; a surplus there was sent twice), and the latency from produce() to acknowledgement of every 100th record. With
-one topic it uses produce_batch, the client's fastest call, and measures no latencies.
+The topics are created first, unless they exist. Prints one JSON object: acknowledged records and bytes a second
+(verified by the end offsets; a surplus there was sent twice), and the latency from produce() to acknowledgement of
+every 100th record. With one topic it uses produce_batch, the client's fastest call, and measures no latencies.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 
 from bench import wire
+from bench.clients.tls_options import add_tls_options, measured_connection
 from bench.figures import quantile
 from confluent_kafka import Message, Producer
 
@@ -81,9 +82,10 @@ def counted(bootstrap: str, topics: list[str]) -> int:
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--bootstrap", required=True)
+    add_tls_options(parse)
     parse.add_argument("--topic", required=True, help="the topic, or the prefix of the topics")
     parse.add_argument("--topics", type=int, default=1)
-    parse.add_argument("--partitions", type=int, default=1, help="of each topic")
+    parse.add_argument("--partitions", type=int, default=1, help="of each topic; 0: the topics exist already")
     parse.add_argument("--records", type=int, required=True)
     parse.add_argument("--size", type=int, required=True, help="bytes a record")
     parse.add_argument("--warmup", type=int, default=0, help="records before the clock starts")
@@ -92,11 +94,11 @@ def main() -> None:
 
     topics = topic_names(options.topic, options.topics)
     with wire.Client(options.bootstrap, timeout_s=options.limit_s) as client:
-        for at in range(0, len(topics), wire.AT_ONCE):
+        for at in range(0, len(topics) if options.partitions else 0, wire.AT_ONCE):
             client.create_topics(topics[at : at + wire.AT_ONCE], partitions=options.partitions)
     producer = Producer(
         {
-            "bootstrap.servers": options.bootstrap,
+            **measured_connection(options),
             "acks": "all",
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 1_048_576,

@@ -12,11 +12,14 @@ import argparse
 import json
 import selectors
 import socket
+import ssl
 import struct
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench import wire
+from bench.certificates import Certificates
 from bench.clients.mock_broker import mock_broker
 from bench.figures import quantile
 
@@ -45,20 +48,28 @@ def _answer(body: bytes, *, topic_length: int) -> None:
         raise wire.Refused(f"error code {error}, base offset {offset}")
 
 
-def run(bootstrap: str, *, topic: str, producers: int, size: int, warm_up_s: float, seconds: float) -> list[int]:
+def run(
+    bootstrap: str,
+    *,
+    topic: str,
+    producers: int,
+    size: int,
+    warm_up_s: float,
+    seconds: float,
+    tls: ssl.SSLContext | None = None,
+) -> list[int]:
     """Run the loops; return the latency of each response after the warm-up, in nanoseconds. Raises Refused, OSError."""
-    wire.wait_for_ack(bootstrap, topic=topic, timeout_s=60.0)
+    wire.wait_for_ack(bootstrap, topic=topic, timeout_s=60.0, tls=tls)
     batch = wire.record_batch([b"x" * size])
     request = wire.produce_request({topic: batch})
-    host, _, port = wire.leaders(bootstrap, [topic])[topic][0].rpartition(":")
+    host, _, port = wire.leaders(bootstrap, [topic], tls=tls)[topic][0].rpartition(":")
     latencies: list[int] = []
     length = len(topic.encode())
     expected = 4 + 4 + 4 + 2 + length + 4 + 4 + 2 + 8 + 8 + 8 + 4
     with selectors.EpollSelector() as selector:
         waiters = []
         for _ in range(producers):
-            connection = socket.create_connection((host, int(port)), timeout=30.0)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = wire.connected(host, int(port), timeout_s=30.0, tls=tls)
             waiter = Waiter(connection, request)
             selector.register(connection, selectors.EVENT_READ, waiter)
             waiters.append(waiter)
@@ -94,6 +105,7 @@ def run(bootstrap: str, *, topic: str, producers: int, size: int, warm_up_s: flo
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--bootstrap", help="left out: librdkafka's mock broker")
+    parse.add_argument("--certificates", type=Path, help="folder of certificates.py: connect with TLS, as its user")
     parse.add_argument("--topic", default="waiters")
     parse.add_argument("--producers", type=int, default=32)
     parse.add_argument("--size", type=int, default=100)
@@ -108,6 +120,7 @@ def main() -> None:
             size=options.size,
             warm_up_s=options.warm_up_s,
             seconds=options.seconds,
+            tls=None if options.certificates is None else Certificates.found(options.certificates).user_context(),
         )
     latencies.sort()
     print(

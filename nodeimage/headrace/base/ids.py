@@ -1,4 +1,4 @@
-"""Types of ids, positions and epochs (DESIGN section 1), all distinct so that none can be mistaken for another."""
+"""Types of ids, positions and epochs, all distinct so that none can be mistaken for another."""
 
 from typing import Final, NamedTuple, NewType
 from zlib import crc32

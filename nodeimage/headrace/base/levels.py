@@ -1,4 +1,4 @@
-"""Feature levels: what a version of Headrace can read, and what a cluster may write (DESIGN section 13).
+"""Feature levels: what a version of Headrace can read, and what a cluster may write (docs/upgrades.md).
 
     level   since   what a cluster may write from this level on
     0       0.1.0   all that commit 523cdbc reads

@@ -1,1 +1,1 @@
-"""Streams, topics, chains and committed offsets: commands applied in order to SQLite (DESIGN section 6)."""
+"""Streams, topics, chains and committed offsets: commands applied in order to SQLite."""

@@ -1,4 +1,4 @@
-"""Access expressions on the cluster, path prefixes, streams, topics and groups (DESIGN section 16).
+"""Access expressions on the cluster, path prefixes, streams, topics and groups (docs/security.md).
 
 An expression is stored as text, which was checked before the command was written; `security/access_expression.py`
 parses it. An object without an expression of its own inherits that of the next wider object.

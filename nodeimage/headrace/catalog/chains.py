@@ -75,8 +75,8 @@ class RollTarget(Item, frozen=True):
     partitionlet.
 
     `abandoned` is the partitionlet of an earlier intent whose container was deleted since; 0 if there was none. Should
-    it be opened there late, its RollDone is refused. (DESIGN section 5 demands a seal of it in its container; no roll
-    abandons a target that could commit one.)
+    it be opened there late, its RollDone is refused. (No seal of it in its container is needed: no roll abandons a
+    target that could commit one.)
     """
 
     topic_id: bytes

@@ -1,4 +1,4 @@
-"""The homes of topics, raised by commands, and the home that each partition is settled for (DESIGN section 9).
+"""The homes of topics, raised by commands, and the home that each partition is settled for (docs/links.md).
 
 A home is (counter, cluster id), ordered as a tuple. A topic without a stored home has been at home in this catalog's
 cluster since its creation; the catalog does not know its cluster's id, so commands that need the id contain it.

@@ -1,4 +1,4 @@
-"""The configuration of a link between clusters, and the topics that it copies (DESIGN section 9)."""
+"""The configuration of a link between clusters, and the topics that it copies (docs/links.md)."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

@@ -1,4 +1,4 @@
-"""Commands that create, alter, pause and delete links between clusters (DESIGN section 9)."""
+"""Commands that create, alter, pause and delete links between clusters (docs/links.md)."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Topic names: `/path/of/stream:topic`, its alias `path.of.stream..topic`, and bare names (DESIGN section 7).
+"""Topic names: `/path/of/stream:topic`, its alias `path.of.stream..topic`, and bare names.
 
 Pure functions, without knowledge of which streams exist. The alias is for clients whose libraries refuse `/` and `:`.
 It is unambiguous: path segments contain no dot and topics no `..`, so the first `..` of a name ends the path. A full

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from headrace.base.ids import Epoch, NodeId, Position
 
 LET_GO_S: Final = 1.2
-"""Seconds of silence after which a follower is proposed out of the in-sync set (DESIGN section 4 allows 2 s)."""
+"""Seconds of silence after which a follower is proposed out of the in-sync set."""
 STIR_S: Final = 0.7
 """Seconds of silence of a node after which the leaders that feed followers there check each of these followers again.
 """

@@ -1,4 +1,4 @@
-"""Recovers a container's record from its replicas' folders after the cluster store has lost it (DESIGN section 3).
+"""Recovers a container's record from its replicas' folders after the cluster store has lost it (docs/replication.md).
 
 Each replica saves its container's last known record. Of a container's replicas, the one with the highest (epoch of its
 last frame, end) has everything that was ever acknowledged, whatever the records say about in-sync sets: a member of the

@@ -319,8 +319,8 @@ class Replicas:
     async def _newest_record(self, record: ContainerRecord, slot: _Slot, replica: LocalReplica) -> ContainerRecord:
         """Return the record to apply: the view's, or the store's if the view lags behind what this node put there.
 
-        Raises StoreSetBack, and stops the replica, if the store has been restored to a state before what is known here
-        (DESIGN section 13): the leader in such a record may lack acknowledged frames.
+        Raises StoreSetBack, and stops the replica, if the store has been restored to a state before what is known here:
+        the leader in such a record may lack acknowledged frames.
         """
         known, better = replica.known_record, self._newer_reports.get(record.container_id)
         if not _is_up_to_date(record, known, better):

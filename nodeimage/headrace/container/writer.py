@@ -1,4 +1,4 @@
-"""How one container's log is written, one sync cycle at a time (DESIGN section 4, write path).
+"""How one container's log is written, one sync cycle at a time (docs/replication.md, Writing).
 
 The loop hands over a job with `submit`; `done(job, error)` is called back on the loop. A job is everything that was
 pending, so one `fdatasync` covers the messages of thousands of topics. Most jobs are a single write to an open file,

@@ -1,1 +1,1 @@
-"""Which node leads and where replicas are placed: pure decisions, and the loop that applies them (DESIGN section 3)."""
+"""Which node leads and where replicas are placed: pure decisions, and the loop that applies them."""

@@ -1,4 +1,4 @@
-"""InitProducerId: ids for idempotent producers, in blocks from the cluster store (DESIGN section 6).
+"""InitProducerId: ids for idempotent producers, in blocks from the cluster store.
 
 A block is taken by compare-and-set before any of its ids is given out, so each id is given out once, whatever crashes.
 The next block is taken when half of the present one is left, so that new producers get ids while the store is

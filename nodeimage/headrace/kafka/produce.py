@@ -452,7 +452,7 @@ class ProduceApi:
                 self._pass_on(session, pending, part, topic, partition)
                 return
         limit = MAX_PAYLOAD_BYTES
-        # A token identifies a task's rows, which are in one batch (DESIGN section 12), whatever the topic's limit.
+        # A token identifies a task's rows, which are in one batch, whatever the topic's limit.
         if producer_id >= -1 and topic.policy.max_message_bytes < limit:
             limit = topic.policy.max_message_bytes
         if size > limit:

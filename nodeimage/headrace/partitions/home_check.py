@@ -1,4 +1,4 @@
-"""Checks whether a partition accepts records in this cluster, from producers or from a link (DESIGN section 9).
+"""Checks whether a partition accepts records in this cluster, from producers or from a link (docs/links.md).
 
 A topic's home is the one that the catalog has now; a partition is *settled* for a home once it was rolled for it.
 Nothing is appended to a partition that is not settled for its topic's home. In the home cluster producers write from

@@ -1,4 +1,4 @@
-"""Homes of topics whose newest records an unclean recovery may have lost (invariant 15, DESIGN section 9).
+"""Homes of topics whose newest records an unclean recovery may have lost (invariant 15; docs/links.md).
 
 Copies in other clusters may hold records that the home in this cluster has lost, while the home continues with other
 records at the same offsets. So the history forks, and this cluster gives the topic's home to itself again. A cluster

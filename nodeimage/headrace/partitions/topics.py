@@ -1,6 +1,6 @@
 """Cache of the topics in use, by the names under which clients use them.
 
-Resolves names to topics: interprets the forms of names (DESIGN section 7), looks topics up in the catalog in a reader
+Resolves names to topics: interprets the forms of names, looks topics up in the catalog in a reader
 thread, and keeps the cache up to date as commands are applied (called by applied_changes.py). auto_create.py creates
 topics on first use. The cache is bounded: the oldest idle topics are forgotten, with their partitions' state, and
 looked up again when needed.

@@ -7,7 +7,7 @@ out.
 
 For a consumer group the expression for its name decides, otherwise that for the longest matching name prefix, otherwise
 the cluster's. If no expression decides who may consume with a group, everybody who may consume some topic may;
-transactional ids are like groups, with produce. While security is off, everybody may do everything (DESIGN section 16).
+transactional ids are like groups, with produce. While security is off, everybody may do everything (docs/security.md).
 
 Rules are immutable: a change creates new rules, and the decisions cached for the former ones are dropped with them. A
 text that is not a valid expression (one of a later version, say) admits nobody, and is listed in `faults`. An

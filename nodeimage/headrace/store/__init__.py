@@ -1,1 +1,1 @@
-"""The cluster store: the small consistent map of nodes, volumes and containers (DESIGN section 3)."""
+"""The cluster store: the small consistent map of nodes, volumes and containers."""

@@ -1,4 +1,4 @@
-"""Rolls: load and readers while partitions roll, and a crash at every step of one (DESIGN section 5)."""
+"""Rolls: load and readers while partitions roll, and a crash at every step of one."""
 
 import asyncio
 import itertools

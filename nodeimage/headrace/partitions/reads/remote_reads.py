@@ -1,6 +1,6 @@
 """Reads of partitionlets whose container another node leads: batches by offset and by time, and stored sizes.
 
-A partition's leader serves its whole chain (DESIGN section 8). Records in a container that the node does not lead are
+A partition's leader serves its whole chain. Records in a container that the node does not lead are
 read from its own replica if that has them, else from the container's leader, else from another replica; nodes that did
 not answer lately are tried last. Records that no node can read cause REPLICA_NOT_AVAILABLE, which clients retry.
 """

@@ -1,1 +1,1 @@
-"""Rolls, by which a partition continues in a new partitionlet (DESIGN section 5)."""
+"""Rolls, by which a partition continues in a new partitionlet (docs/replication.md)."""

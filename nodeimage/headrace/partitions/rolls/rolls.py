@@ -1,4 +1,4 @@
-"""Rolls, by which a partition continues in a new partitionlet (DESIGN section 5): which partitions roll, and when.
+"""Rolls, by which a partition continues in a new partitionlet: which partitions roll, and when.
 
 A roll has four steps, each durable before the next: the catalog's intent (new id, target container), the seal of the
 open partitionlet in its container, the open frame in the target, and the catalog's record of both (steps.py). Meanwhile

@@ -1,4 +1,4 @@
-"""The steps of one roll, each durable before the next: intent, seal, open frame, record (DESIGN section 5).
+"""The steps of one roll, each durable before the next: intent, seal, open frame, record.
 
     intent   the catalog assigns the next partitionlet's id and remembers its container: RollIntent
     seal     in the container of the open partitionlet, which this node leads
@@ -12,8 +12,8 @@ no longer leads the source, and the source's next leader. Each step may be repea
 (opening.py), and recorded once (the catalog compares ids).
 
 A roll waits for a target that cannot be reached. It intends another target only if the container of the first is
-deleted, so that a partitionlet opened there late has no effect. (DESIGN section 5 demands a seal in the first target
-instead, which a deleted container cannot commit; a target that could commit it is never abandoned.)
+deleted, so that a partitionlet opened there late has no effect. (A seal in the first target is not
+needed: a deleted container cannot commit one, and a target that could commit it is never abandoned.)
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class Roll:
 
 
 class HomeRoll(NamedTuple):
-    """The home that a roll applies to its partition (DESIGN section 9)."""
+    """The home that a roll applies to its partition."""
 
     home: Home
     resume: int

@@ -1,1 +1,1 @@
-"""Containers: replicated logs, the unit of replication, failover and placement. Knows `log`, not the protocol."""
+"""Containers: replicated logs, the unit of replication, failover and placement. Knows nothing of Kafka's protocol."""

@@ -65,7 +65,7 @@ class Damage:
         near: Collection[NodeId] = () if leader is None else leader.state.near(loop.time())
         if leader is not None and not near:
             if leader.state.waits_for == {leader.member}:
-                # An earlier put that failed may still have been in flight. The record has since dropped the others.
+                # The put of an earlier hand-over may have been in flight. The record has since dropped the others.
                 leader.handing_over = False
             return False
         hand_over = loop.time() >= self._next_hand_over_at

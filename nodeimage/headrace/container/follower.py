@@ -303,7 +303,7 @@ class Follower:
         while True:
             try:
                 if full is not None or not container_log.room(len(frames)):
-                    await self.replica.cycle.make_room()  # a piece with gaps takes more than its bytes
+                    await self.replica.cycle.make_room()  # gap frames take more room than their bytes here
                 container_log.append_frames(frames)
                 break
             except StorageFull as error:

@@ -129,7 +129,7 @@ class InSyncWriter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _put(self, leader: Leader, wanted: frozenset[Member]) -> None:
-        """Put `wanted`; return when the store is known to hold it, or when this node no longer leads."""
+        """Put `wanted`; return when it is known which set the store holds, or when this node no longer leads."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
 

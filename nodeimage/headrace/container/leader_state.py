@@ -51,8 +51,8 @@ class Vouch:
 class _Peer:
     """What the leader knows of another replica.
 
-    `heard`: when the follower was last heard. `moved`: when its position last rose above `reached`, or it had the whole
-    log.
+    `heard`: when the follower was last heard from. `moved`: when its position last rose above `reached`, or it had the
+    whole log.
 
     `reached`: the highest position it had in this epoch, over all its connections.
 
@@ -76,7 +76,7 @@ class _Peer:
 
     @property
     def heard_at(self) -> float:
-        """When the follower itself was last heard, or its node for it."""
+        """When the follower itself, or its node for it, was last heard from."""
         return self.heard if self.vouch is None else max(self.heard, self.vouch.heard)
 
     @property
@@ -287,7 +287,7 @@ class LeaderState:
         start.
 
         This is invariant 8. By then every member has followed in this epoch, and accepts nothing from an earlier leader
-        (invariant 4): what the next leader finds is fenced before it is reported. BookKeeper lost entries because the
+        (invariant 4): what a new leader finds is fenced before it is served. BookKeeper lost entries because the
         reads of a ledger's recovery did not fence: an entry that they had not found could still be acknowledged.
         """
         return self.committed >= self.epoch_start
@@ -311,7 +311,7 @@ class LeaderState:
         return all(peer.connected and now - peer.assured_at < IN_TOUCH_S for peer in self._waited_for)
 
     def is_settled(self, now: float) -> bool:
-        """Return whether time alone changes nothing here while the nodes of all followers are heard.
+        """Return whether time alone changes nothing here while the nodes of all followers are heard from.
 
         That is: the whole log is committed, nothing is proposed, and every follower rests.
         """

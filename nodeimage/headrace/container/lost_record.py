@@ -102,9 +102,9 @@ def ahead(found: Sequence[FoundReplica]) -> FoundReplica:
 def _authoritative(found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
     """Return the replicas that may have data that no other replica has.
 
-    If the store was restored to an old copy and continued from there, a leader by the old copy may have frames of a
-    later epoch. None of these was committed while a member of its in-sync set knew a newer record and refused to take
-    part. If both lines have continued, the larger group of replicas counts.
+    If the store was restored to an old copy and continued from there, a leader that the old copy named may have frames
+    of a later epoch. None of these frames was committed while a member of that leader's in-sync set knew a newer record
+    and refused to take part. If replicas have continued from both records, the larger group of them counts.
     """
     replicas = {(each.node, each.format): each for each in found}
     counting = [
@@ -115,8 +115,8 @@ def _authoritative(found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
             for pair in each.record.in_sync
         )
     ]
-    # If none count, nothing has been committed since the lines diverged, and all members of each set have what was
-    # committed before. The line with the most replicas is kept.
+    # If none count, nothing has been committed since the records diverged, and all members of each set have what was
+    # committed before. The group with the most replicas is kept.
     return counting or max((_same_line(each, found) for each in found), key=len)
 
 
@@ -131,7 +131,7 @@ def _have_diverged(one: ContainerRecord, other: ContainerRecord) -> bool:
 
 
 def missing_nodes(found: Sequence[FoundReplica]) -> set[NodeId]:
-    """Return the nodes in the in-sync set of the newest known record of which no replica was found. Pure."""
+    """Return the nodes that the newest known record has in sync, and of which no replica was found. Pure."""
     newest = max(_authoritative(found), key=lambda each: each.record.epoch).record
     return {node for node, _ in newest.in_sync} - {each.node for each in found}
 

@@ -3,8 +3,8 @@ follows.
 
 Owns the sessions that carry these heartbeats (pair_roster.py). A pair of nodes has two sessions, one for the leaders on
 each side. The node whose followers want to rest opens the session, and reopens it when it ends. A node of an older
-version has no such heartbeats, so its containers do not rest. If a node's heartbeats stop while the session is open,
-the node counts as silent, as does a node that is silent on every session.
+version has no such heartbeats, so its containers do not rest. If the heartbeats of a node with leaders stop while the
+session is open, the session is ended and the node is reported as silent.
 
 Also opens the sessions of single followers, a few at a time to each node: hundreds of followers may lose their leader
 at the same moment, and would otherwise all connect at once to a node that has just started, or retry in a row where no

@@ -26,7 +26,8 @@ log = structlog.get_logger()
 class Opened(NamedTuple):
     """An opened replica.
 
-    `log`: its options are those with which the log was last kept. `aside`: a damaged replica is kept beside it.
+    `log`: opened as synced or unsynced, as it was so far; the requested options may differ. `aside`: a damaged replica
+    is kept beside it.
     """
 
     state: ReplicaFile
@@ -76,9 +77,9 @@ def open_empty(folder: Path, options: LogOptions) -> Opened:
 
 
 def _as_kept(state: ReplicaFile, options: LogOptions) -> LogOptions:
-    """Return the options with which to open the log.
+    """Return the options with which to open the log: one that was not synced so far stays so for now.
 
-    An unsynced log is not synced before its end is recorded (LocalReplica.set_durability).
+    It is synced only after its end has been recorded (LocalReplica.set_durability).
     """
     return replace(options, fsync=options.fsync and not state.boot)
 
@@ -86,7 +87,7 @@ def _as_kept(state: ReplicaFile, options: LogOptions) -> LogOptions:
 def _state(folder: Path, options: LogOptions, *, unmarked: str = "") -> ReplicaFile:
     """Return the state of the replica in `folder`, or of a new one.
 
-    What matters is whether the replica was synced so far, which may differ from `options`.
+    A replica that was not synced so far, whatever `options` say, is another incarnation after a reboot.
     """
     state = replica_folder.prepare(folder, unmarked=unmarked)
     if state.unsynced:

@@ -175,7 +175,7 @@ class Replicas:
         self.records_changed({*view.containers, *self._slots})
 
     async def close(self) -> None:
-        """Lead and follow nothing any longer; close all files."""
+        """Stop leading and following; close all files."""
         self._closed = True
         await self._in_sync.close()
         await self._pairs.close()
@@ -385,7 +385,7 @@ class Replicas:
             await self._follow(record, replica)
 
     async def _check_diverged(self, record: ContainerRecord, replica: LocalReplica) -> None:
-        """Recreate the replica empty if it continued from an old copy of the store and the record gave that line up.
+        """Recreate the replica empty if it continued from an old copy of the store and the record gave up its changes.
 
         Its history cannot tell frames that it wrote in an epoch from frames that others wrote in the same epoch
         (container.lost_record).
@@ -669,8 +669,8 @@ class Replicas:
                 f"container {container_id} is about to be created, but its replica here has seen epoch {state.seen}: "
                 "the cluster store has lost its record; put it back, at a higher epoch",
             )
-        # The replica is removed again if the container is, or already was, created without it: this may take long on a
-        # slow disk.
+        # Preparing may take long on a slow disk: the replica is removed again if the container is created, or already
+        # was, without it.
         self._slots.setdefault(container_id, _Slot())
         if container_id in self._env.view.containers or self._env.view.is_deleted(container_id):
             self.records_changed({container_id})
@@ -718,7 +718,7 @@ class Replicas:
     async def _found(self, container_id: ContainerId) -> FoundReplica | None:
         """Return what `found_replica` finds, opening the log if it is not open.
 
-        Meanwhile no role may open the log: of two that open it, one removes files that the other is about to use.
+        No role may open the log meanwhile: if two open it, one removes files that the other is about to use.
         """
         async with self._folder_lock(container_id):
             slot = self._slots.get(container_id)
@@ -791,8 +791,8 @@ class Replicas:
         return None if replica is None else (replica.log, replica.committed)
 
     def teller(self) -> ReplicaReporter:
-        """Return the reported states of the replicas here. With many replicas, a state may be a second old, but not its
-        role."""
+        """Return the reported states of the replicas here. With many replicas, a state may be a second old, but its
+        role is current."""
         if len(self._slots) <= LOOKED_AT:
             for container_id in self._slots.keys() | self._reports.containers():
                 self._note(container_id)

@@ -30,7 +30,7 @@ log = structlog.get_logger()
 RETRY_FULL_S = 1.0
 """Seconds for which appends are refused after the disk was found full, before it is checked again."""
 RETRY_JOB_S: Final = 0.2
-"""Seconds before a job is written again for which no file could be opened."""
+"""Seconds before a job for which no file could be opened is written again."""
 LOOK_S: Final = 0.001
 """Shortest delay, in seconds, of the check whether a job can start beside another: the loop's timers are not finer."""
 RETRY_BESIDE_S: Final = 1.0

@@ -49,7 +49,7 @@ class _State(Enum):
     IN_THREAD = auto()
     """A Python thread is writing it."""
     PUT_OFF = auto()
-    """It ran out of descriptors and was reported so; `write_again` will restart it."""
+    """It ran out of descriptors, and this was reported; `write_again` will restart it."""
 
 
 class _PendingJob:
@@ -110,7 +110,7 @@ class Writer:
             self._pool.write(write, under_way.written)
 
     def write_again(self) -> None:
-        """Write the job again that was reported with `OutOfDescriptors`."""
+        """Write again the job that was reported with `OutOfDescriptors`."""
         self._jobs[0].state = _State.WAITS
         self._advance()
 

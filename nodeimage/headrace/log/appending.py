@@ -225,7 +225,7 @@ class Appender:
     def append_batch(
         self, *, partitionlet: int, epoch: int, first: int, last: int, max_timestamp: int, batch: memoryview
     ) -> Position:
-        """Appends a stamped record batch; returns the position behind its frame. `room` must have returned True.
+        """Appends a stamped record batch; returns the position after its frame. `room` must have returned True.
 
         The batch is referenced, not copied, until it is written and has left the tail cache.
         """
@@ -263,7 +263,7 @@ class Appender:
     def append_control(
         self, *, type: int, epoch: int, partitionlet: int, payload: bytes, first: int = -1, last: int = -1
     ) -> Position:
-        """Appends a control frame; returns the position behind it. `room` must have returned True."""
+        """Appends a control frame; returns the position after it. `room` must have returned True."""
         length = HEADER_BYTES + len(payload)
         position = self.end
         if position + length > self._limit:

@@ -4,7 +4,7 @@
     64        segments (segment.py), one after the other; each covers the range from the previous one's end on
 
 A checkpoint is written after all frames that it covers have been synced, and is synced itself before any later frame is
-written. So a start scans only the frames behind the last checkpoint, and a bad frame below it is corruption, since it
+written. So a start scans only the frames after the last checkpoint, and a bad frame below it is corruption, since it
 was synced. A damaged checkpoint costs a longer scan; later ones still prove how far the chunk was synced.
 """
 
@@ -36,7 +36,7 @@ INDEX_KIND: Final = b"INDX"
 def append_checkpoint(path: Path, table: Table, *, start: int, size: int, fsync: bool) -> tuple[Segment, int]:
     """Writes `table` at byte `size` of the file (0: a new file). Returns the mapped segment and the new size.
 
-    Raises `StorageFull`; a partly written segment lies behind `size`, and the next checkpoint overwrites it.
+    Raises `StorageFull`; a partly written segment lies beyond `size`, and the next checkpoint overwrites it.
     """
     pieces = encode_table(table)
     new = size == 0

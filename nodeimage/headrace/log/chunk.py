@@ -7,15 +7,15 @@
          8  u32   crc         CRC-32C of bytes 12 to 64
         12  u32   segments    number of index segments
         16  u64   start       position of the first frame
-        24  u64   end         position behind the last frame
-        32  u64   frames end  place behind the last frame (less than end - start once dead frames were left out)
+        24  u64   end         position after the last frame
+        32  u64   frames end  place after the last frame (less than end - start once dead frames were left out)
         40  u64   footer      byte at which the segments start
         48  u64   size        of the whole file
         56  8x                zero
 
 A chunk is closed if, and only if, the file ends with a valid trailer that names the file's size. An open chunk's file
-is preallocated, with zeros behind the frames. Closing writes and syncs the footer first, then the trailer, then
-truncates the file behind it, so a crash at any step leaves either an open chunk with some bytes behind its frames, or a
+is preallocated, with zeros after the frames. Closing writes and syncs the footer first, then the trailer, then
+truncates the file after it, so a crash at any step leaves either an open chunk with some bytes after its frames, or a
 closed chunk.
 
 Readers see a chunk through one immutable `Body`, which is replaced as a whole; the old file closes when its last reader
@@ -154,7 +154,7 @@ class ClosedFile:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Body:
-    """A chunk's file and index as of one moment. `frames_end`: the place behind the last frame of a closed chunk.
+    """A chunk's file and index as of one moment. `frames_end`: the place after the last frame of a closed chunk.
 
     `growing`: the index of an open chunk; a closed chunk's index is in its file.
     """
@@ -196,7 +196,7 @@ class Body:
 
 
 class Chunk:
-    """One chunk. `end` is the position behind its last frame; None while it is open.
+    """One chunk. `end` is the position after its last frame; None while it is open.
 
     `capacity`: bytes of frames for which its file has room. Only the writer thread uses `index_size`, the valid bytes
     of the checkpoint file, and `unsaved`, the tables whose checkpoint was put off for want of disk space. `punched`:
@@ -229,13 +229,13 @@ class Chunk:
         return self.path.with_suffix(".index")
 
     def swap_part(self, table: Table, segment: Segment) -> None:
-        """Replaces a table by its checkpoint."""
+        """Replaces a table with its checkpoint."""
         body = self.body
         self.body = replace(body, growing=tuple(segment if part is table else part for part in body.growing))
 
 
 def close_file(file: OpenFile, *, path: Path, start: int, end: int, frames_end: int, parts: tuple[Part, ...]) -> None:
-    """Writes footer and trailer behind the frames, then truncates the file. All frames must be on disk already.
+    """Writes footer and trailer after the frames, then truncates the file. All frames must be on disk already.
 
     Raises `StorageFull`, and the chunk is still open then; `SyncFailed`.
     """

@@ -149,7 +149,7 @@ class ContainerLog:
         """[blocking] Removes everything at or above `position` from a log that is not open, so that it ends there.
 
         Durable and crash-safe: the next `open` completes an interrupted cut. A `position` below the log's start removes
-        everything. Raises `ValueError` if `position` lies behind the log's end; `CorruptLog` if no whole frame ends at
+        everything. Raises `ValueError` if `position` lies beyond the log's end; `CorruptLog` if no whole frame ends at
         `position`, since the log would end earlier then; `StorageFull`, and the errors of `open`.
         """
         found = _recover(folder, options)
@@ -173,7 +173,7 @@ class ContainerLog:
 
     @property
     def end(self) -> Position:
-        """The position behind the last frame, whether written or not."""
+        """The position after the last frame, whether written or not."""
         return self.appender.end
 
     @property
@@ -188,7 +188,7 @@ class ContainerLog:
 
     @property
     def gaps_end(self) -> Position:
-        """See `Appender.gaps_end`: no gap frame was appended behind this position."""
+        """See `Appender.gaps_end`: no gap frame was appended beyond this position."""
         return self.appender.gaps_end
 
     @property
@@ -310,7 +310,7 @@ class ContainerLog:
         )
 
     def load(self, partitionlet: int, *, since: Position = Position(0)) -> PartitionletState:  # noqa: B008
-        """[blocking] The state of a partitionlet, from the chunks that end behind `since`. Raises `CorruptLog`."""
+        """[blocking] The state of a partitionlet, from the chunks that end above `since`. Raises `CorruptLog`."""
         chunks = [chunk for chunk in list(self.appender.chunks) if chunk.end is None or chunk.end > since]
         return reading.load_state(chunks, partitionlet)
 
@@ -331,7 +331,7 @@ class ContainerLog:
         )
 
     def control_frames(self, after: Position, until: Position) -> Iterator[Frame]:
-        """[blocking] The control frames that start at or behind `after` and end at or below `until`, in order."""
+        """[blocking] The control frames that start at or above `after` and end at or below `until`, in order."""
         return reading.control_frames(list(self.appender.chunks), after, min(until, self.appender.written))
 
     def controls_of(self, partitionlet: int) -> Iterator[Frame]:
@@ -363,8 +363,8 @@ class ContainerLog:
         return maintenance.lives(chunk, dead)
 
     def oldest(self, chunk: Chunk, *, bits: int, untimed: int) -> dict[int, int]:
-        """[blocking] The smallest of the partitionlets' largest timestamps for each value of `id >> bits`; records
-        without a timestamp count as `untimed`."""
+        """[blocking] The smallest of the partitionlets' largest timestamps for each value of `partitionlet >> bits`;
+        records without a timestamp count as `untimed`."""
         return maintenance.oldest(chunk, bits=bits, untimed=untimed)
 
     def chunks_to_close(self, committed: Position | None = None) -> list[Chunk]:
@@ -413,8 +413,8 @@ class ContainerLog:
         return [*program, str(self.folder), str(chunk.start), f"{pauses_s:.3f}", str(os.getpid())]
 
     def reopen_chunk(self, chunk: Chunk) -> None:
-        """[blocking] Replaces a closed chunk's file by the one that a regroup wrote; removes that if the chunk is gone
-        from the log."""
+        """[blocking] Replaces a closed chunk's file with the one that a regroup wrote; removes that if the chunk is
+        gone from the log."""
         with self._maintenance:
             if chunk not in self.appender.chunks or not chunk.body.closed:
                 regroup.drop(chunk.path)

@@ -159,7 +159,7 @@ def _cut_open(path: Path, *, start: int, place: int) -> None:
 
 
 def _cut_closed(chunk: Chunk, position: int) -> None:
-    """Replaces a closed chunk by an open one in a new file, since readers may have the old file's footer mapped."""
+    """Replaces a closed chunk with an open one in a new file, since readers may have the old file's footer mapped."""
     body = chunk.body
     if body.regrouped or body.dead.as_mapping():
         chunk.index_path.unlink(missing_ok=True)  # the frames change their places; the next start rebuilds the index
@@ -186,7 +186,7 @@ def _cut_index(index: Path, parts: Iterable[Part], *, start: int, place: int) ->
 
 
 def _end_gap(fd: int, at: int, *, start: int, place: int) -> None:
-    """Shortens a gap frame that reaches over `place` so that it ends there. From place `at` on all frames are whole,
+    """Shortens a gap frame that extends beyond `place` so that it ends there. From place `at` on all frames are whole,
     except for the header of that gap frame, which a crash may have torn during an earlier attempt.
     """
     while at < place:
@@ -203,7 +203,7 @@ def _end_gap(fd: int, at: int, *, start: int, place: int) -> None:
 
 def _rewrite_as_open(chunk: Chunk, position: int) -> None:
     """Writes the frames below `position` to their original places in a new file, with gap frames for freed space, and
-    replaces the chunk's file by it. The chunk is open then."""
+    replaces the chunk's file with it. The chunk is open then."""
     temporary = chunk.path.with_name(chunk.path.name + ".tmp")
     with synced_folder(chunk.path.parent), full_disk_as_storage_full(temporary):
         file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

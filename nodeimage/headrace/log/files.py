@@ -129,7 +129,7 @@ def lost_as_corrupt_log() -> Iterator[None]:
 
     Only then did the file system have to look the file up. Reads of an open file raise `CorruptLog` themselves, and a
     failed write or sync is not damage (invariant 13). A disk that cannot be reached at all gives the same errors, but
-    it does not allow renames either.
+    the rename that sets a damaged replica aside then fails too.
     """
     try:
         yield

@@ -139,7 +139,7 @@ def drop_files(folder: Path, start: int, end: int) -> None:
 
 
 def _remove_old_marks(folder: Path, names: Names) -> None:
-    # A failed drop is incomplete: its mark, and the marks of chunks dropped behind it, still explain what is missing.
+    # If a drop failed, its chunk's file is still there: its mark, and those of later chunks, explain what is missing.
     oldest = min(names.chunks, default=-1)
     for start, end in list(names.dropped.items()):
         if start < oldest:

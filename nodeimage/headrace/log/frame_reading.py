@@ -33,7 +33,7 @@ _COLUMN: Final = "I"
 
 class RawFrames(list[bytes | memoryview]):
     """Whole frames as they are stored, in position order, several per buffer. Of a gap frame only the header is
-    included, at the end of its buffer. `end` is the position behind the last frame."""
+    included, at the end of its buffer. `end` is the position after the last frame."""
 
     def __init__(self, position: int) -> None:
         super().__init__()

@@ -126,7 +126,7 @@ def control_frame(
 
 
 def gap_frames(position: int, end: int, *, most: int) -> Iterator[tuple[bytes, int]]:
-    """Headers of gap frames from `position` towards `end`, and the position behind each frame; at least one frame, and
+    """Headers of gap frames from `position` towards `end`, and the position after each frame; at least one frame, and
     about `most` bytes of gap in total."""
     until = position + most
     while position < end:
@@ -144,8 +144,8 @@ def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
     """A description of what is wrong with the frame that starts at `at` in `view`, or None.
 
     `view` must contain the whole frame (of a gap frame, the header). `whole`: check the batch's own CRC too (recovery,
-    regroup, scrub). Raises `NewerFormat` for a frame of an unknown type whose checksum matches as a control frame's
-    does, as that of every future type must.
+    regroup, scrub). Raises `NewerFormat` for a frame of an unknown type whose checksum, computed as for a control
+    frame, matches: a future type must have that checksum too.
     """
     crc, length, type = _START.unpack_from(view, at)
     if type != _DATA:
@@ -175,7 +175,7 @@ def newer_frame(type: int) -> NewerFormat:
 
 
 def summed_bytes(type: int, length: int) -> int:
-    """The place, in a frame of this type and length, behind the bytes that the CRC in its header covers."""
+    """The place, in a frame of this type and length, after the bytes that the CRC in its header covers."""
     if type == _DATA:
         return min(length, _SUMMED_END)
     return HEADER_BYTES if type == _GAP else length
@@ -197,7 +197,7 @@ def frame_at(view: memoryview, at: int) -> Frame:
 
 
 def check_frames(frames: memoryview, position: int) -> int:
-    """Checks the raw frames that fill `frames`, contiguous from `position` on; returns the position behind them.
+    """Checks the raw frames that fill `frames`, contiguous from `position` on; returns the position after them.
 
     Raises `CorruptLog` if a frame is not contiguous, or it or its batch is damaged, since appended frames count as a
     replica's copy; `NewerFormat` as `frame_fault`. A hot call: it does not keep what it unpacks, as a list of a

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 NO_PRODUCER: Final = -1
-"""The producer id of batches that no idempotent producer wrote. Ids below it are tokens, whose sequence numbers count
-batches, not records."""
+"""The producer id of batches that no idempotent producer wrote. Ids below it are tokens (partitions/producer_state.py),
+whose sequence numbers count batches, not records."""
 REMEMBERED_BATCHES: Final = 5
 """Batches remembered per producer, as in Kafka: a producer may have five requests in flight, so a duplicate is one of
 its last five batches."""

@@ -80,8 +80,8 @@ def lives(chunk: Chunk, dead: Mapping[int, int]) -> bool:
 
 
 def oldest(chunk: Chunk, *, bits: int, untimed: int) -> dict[int, int]:
-    """The smallest of the partitionlets' largest timestamps for each value of `id >> bits`, for the live records of a
-    chunk. Records without a timestamp count as `untimed`."""
+    """The smallest of the partitionlets' largest timestamps for each value of `partitionlet >> bits`, for the live
+    records of a chunk. Records without a timestamp count as `untimed`."""
     body = chunk.body
     gone = body.dead.as_mapping()
     newest: dict[int, int] = {}

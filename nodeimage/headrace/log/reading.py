@@ -44,7 +44,7 @@ class PartitionletState:
     """What the log holds of a partitionlet. `next_offset` is None if there is no live data frame.
 
     `epochs`: (container epoch, first offset), ascending. `bytes`: of live data frames, frame headers included. `first`:
-    the first live offset. `last_end`: the position behind the last data frame; if that is in a regrouped chunk, where
+    the first live offset. `last_end`: the position after the last data frame; if that is in a regrouped chunk, where
     frames lie elsewhere, the position of the chunk's first frame.
     """
 

@@ -1,6 +1,6 @@
 """Recovery at a start: rebuilds the list of chunks from a folder, whose files folder.py describes.
 
-The footers of closed chunks are trusted. In a chunk that is not closed, all frames behind the last checkpoint are
+The footers of closed chunks are trusted. In a chunk that is not closed, all frames after the last checkpoint are
 scanned and all their checksums verified. In the newest chunk the scan ends at the first bad frame: below the place that
 checkpoints prove to be synced a bad frame is corruption, above it a torn tail, which is cut. If the log's mark
 (synced_mark.py) says that more was synced, acknowledged frames are lost, and nothing is cut until that loss has been
@@ -11,8 +11,8 @@ Scanned frames may be in the page cache only. After a failed sync the cache coun
 too ("fsyncgate"), and another sync does nothing. So frames that no mark proves to be synced are overwritten with
 themselves before they are synced (invariant 13): usually a second's worth, and never more than was scanned.
 
-Cutting a tail durably zeroes everything behind it before the first append. So no rest of a cut frame can later be taken
-for a frame, wherever later frames happen to end.
+Cutting a torn tail durably zeroes everything after the last good frame before the first append. So no remainder of a
+cut frame can later be taken for a frame, wherever later frames happen to end.
 """
 
 import os
@@ -168,7 +168,7 @@ def _recover_chunk(
 
 
 def _cut(chunk: Chunk, fault: str, *, file_bytes: int) -> None:
-    """Zeroes everything behind the last good frame, and preallocates the file again if it is too short."""
+    """Zeroes everything after the last good frame, and preallocates the file again if it is too short."""
     file = chunk.body.opened()
     fd = file.fd
     place = FILE_HEAD_BYTES + chunk.body.frames_end

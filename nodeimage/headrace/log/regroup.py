@@ -15,7 +15,7 @@ with one rename. So only the log's own process changes which files the log consi
 nothing to a log that was cut or emptied meanwhile. After an earlier crash the next start removes the temporary file.
 Deterministic: the same frames give the same bytes on every replica.
 
-Exit status: 0 done; 1 failed, with a line on stderr.
+Exit status: 0 done; 1 failed, with a line on stderr; 3 PARENT had ended already.
 """
 
 import os
@@ -138,7 +138,7 @@ def rewrite(path: Path, *, pauses: Pauses | None = None) -> None:
 
 
 def take_up(chunk: Chunk) -> None:
-    """Replaces a chunk's file by the one that `rewrite` made from it. Readers of the old file can continue."""
+    """Replaces a chunk's file with the one that `rewrite` made from it. Readers of the old file can continue."""
     path = chunk.path
     temporary = regrouped_path(path)
     if temporary.exists():

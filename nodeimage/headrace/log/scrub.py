@@ -5,12 +5,12 @@
 Runs as a child process at low priority, beside a node that continues to write, close, regroup and drop chunks. In a
 closed chunk it checks the footer, each frame, each batch, and that the footer agrees with the frames about each place.
 In an open chunk it checks all that is certainly synced, as proved by checkpoints, a newer chunk or the log's writer;
-frames behind that may be half written, and are checked by a start. A chunk that was dropped, or is dropped while it is
+frames after that may be half written, and are checked by a start. A chunk that was dropped, or is dropped while it is
 read, is skipped; a chunk that is closed or replaced meanwhile is read again in its new state.
 
 Output: a line per finding, then a summary. With --json one object per line: {"finding": ...}, and at the end
 {"chunks", "frames", "bytes", "findings"}. Exit status: 0 nothing found; 1 findings; 2 could not run; 3 the log was
-written by a newer version.
+written by a newer version, or the process PID had ended already.
 """
 
 import argparse

@@ -5,7 +5,7 @@
         8  u32   head crc     CRC-32C of bytes 12 to 128
        12  u32   body crc     CRC-32C of the body
        16  u64   start        place in the chunk where the range starts
-       24  u64   end          place behind the range
+       24  u64   end          place after the range
        32  5u64  counts       entries E, places N, epochs M, producers R, controls C
        72  56x                zero
     body: columns of i64, little-endian, in this order
@@ -171,7 +171,7 @@ class Segment:
     __slots__ = ("_body_crc", "_counts", "_touch", "_verified", "_words", "end", "raw", "source", "start")
 
     def __init__(self, raw: memoryview, *, source: str, touch: Touch | None = None) -> None:
-        """`raw` starts with the head, and may continue behind the segment. Raises `CorruptLog` for a bad head."""
+        """`raw` starts with the head, and may continue beyond the segment. Raises `CorruptLog` for a bad head."""
         self.source = source
         self._touch = touch
         if touch is not None:

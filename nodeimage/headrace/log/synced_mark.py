@@ -64,7 +64,7 @@ def remove_mark(folder: Path) -> None:
 
 
 class SyncedMark:
-    """The mark of an open log. Only the log's writer thread uses it."""
+    """The mark of an open log. Only one thread at a time calls `put`; the loop's thread reads `position`."""
 
     __slots__ = ("_file", "_path", "position")
 

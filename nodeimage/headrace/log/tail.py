@@ -89,7 +89,7 @@ class TailCache:
     def read(self, partitionlet: int, offset: int, *, limit: int, max_bytes: int) -> list[memoryview] | None:
         """The batches that end below `limit`, from the one that holds `offset` on: up to `max_bytes`, but at least one.
 
-        None: the batch with `offset` is not in the cache. Empty: no batch at or behind `offset` ends below `limit`.
+        None: the batch with `offset` is not in the cache. Empty: no batch at or after `offset` ends below `limit`.
         """
         run = self._runs.get(partitionlet)
         if run is None:

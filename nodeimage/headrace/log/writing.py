@@ -5,11 +5,11 @@ synced and (if it completes a table) checkpointed before the next portion starts
 
 - a chunk's file appears only after the previous chunk is completely synced, so only the newest chunk can have a torn
   tail;
-- frames behind a checkpoint are written only after the checkpoint is durable, so a start scans at most one table's
+- frames after a checkpoint are written only after the checkpoint is durable, so a start scans at most one table's
   worth of frames.
 
 Two jobs that are single writes to one chunk may be in progress at a time (`pends_one_write`), and reach the disk in
-either order; a crash may leave the second without the first. A start treats the frames behind such a hole as a torn
+either order; a crash may leave the second without the first. A start treats the frames after such a hole as a torn
 tail (recovery.py). This is right, since the second job is not acknowledged before the first.
 
 A checkpoint for which the disk has no room, or the process no descriptor, is put off and is not an error, since the
@@ -81,7 +81,7 @@ class Portion:
 
 @dataclass(slots=True)
 class WriteJob:
-    """All frames that were pending. `end`: the position behind them. `nbytes` may be 0 if only a checkpoint is due.
+    """All frames that were pending. `end`: the position after them. `nbytes` may be 0 if only a checkpoint is due.
 
     `done`: the number of portions that are on the disk, for resuming a job that was put off. `took`: seconds that
     writing took, once the job is written.

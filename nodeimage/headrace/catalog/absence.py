@@ -49,7 +49,7 @@ class Absence:
         where: str = "",
         most: int | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Read all rows from the one before `first` to the one behind `last` (None: to the end), in the order of an
+        """Read all rows from the one before `first` to the one after `last` (None: to the end), in the order of an
         index whose first columns are `key`. Returns those from `first` to `last`, or the first `most` of them.
 
         `id_column`: the column by which the index leads to rows of the table; two entries that lead to the same row are
@@ -99,7 +99,7 @@ class Absence:
 
     def prove_end(self, table: str, key: tuple[str, ...], last: Values) -> None:
         """Prove, given that a scan ended at the last row up to `last`, that it did not end too early: as `prove_start`,
-        with the row behind."""
+        with the row after."""
         for level in range(len(key), 0, -1):
             beside, outermost = _beside(table, key, level, ">", "")
             row = self._connection.execute(beside, last[:level]).fetchone()
@@ -157,7 +157,7 @@ def _beside(table: str, key: tuple[str, ...], level: int, side: str, where: str)
 
 @cache
 def _ends(table: str, key: tuple[str, ...], where: str) -> tuple[str, str]:
-    """SELECT statements: the last key with a given value in the first column, and the key behind it."""
+    """SELECT statements: the last key with a given value in the first column, and the key after it."""
     names = ", ".join(f'"{each}"' for each in key)
     backwards = ", ".join(f'"{each}" DESC' for each in key)
     also = f"{where} AND " if where else ""

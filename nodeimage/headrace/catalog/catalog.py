@@ -242,8 +242,8 @@ class Catalog:
         return cast(T, await self._submitter.submit(command, payload, here=here))
 
     async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> Position:
-        """Append a command of another node (its `route`) to the log that this node leads; returns its position once
-        committed.
+        """Append a command, forwarded by another node's `route`, to the log that this node leads; returns its position
+        once committed.
 
         `admit` is called just before, and may raise to refuse the command. Raises KafkaError(NOT_CONTROLLER) if this
         node does not lead, UNSUPPORTED_VERSION for a command that it does not know, and otherwise as `submit`; the
@@ -318,18 +318,18 @@ class Catalog:
         return await self._snapshots.newest(least, keeps_log=keeps_log)
 
     def tables_come(self) -> None:
-        """A part has arrived of the snapshot that will be installed in place of lost tables."""
+        """A part of the snapshot that will replace lost tables has arrived."""
         self._applier.tables_come()
 
     async def install(self, snapshot: Path, position: Position, *, log_stays: bool = False) -> None:
-        """Replace the tables by a snapshot from the leader, applied up to `position`. The file is kept.
+        """Replace the tables with a snapshot from the leader, applied up to `position`. The file is kept.
 
         To be called before the log is emptied to begin at `position`, and while nothing new is committed in it: a
         crash in between leaves tables that are ahead of the log, which is safe. Queries under way see the old rows,
         later ones the new rows. Listeners get `Replaced`. Submitters whose command lies below `position` repeat it to
         get an outcome.
 
-        `log_stays`: set if the tables were lost. The log is kept as it is, with the commands committed behind
+        `log_stays`: set if the tables were lost. The log is kept as it is, with the commands committed after
         `position`.
 
         Raises HeadraceError, StorageFull or OSError with nothing changed.

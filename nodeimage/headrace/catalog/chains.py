@@ -26,7 +26,7 @@ SKIPPED_BITS = 24
 """The number of low bits that a serial skips after the catalog has lost commands (invariant 15): serials then continue
 at the next multiple of 2**24."""
 MAX_LEADER_EPOCH = 2**31 - 2**24
-"""Leader epoch above which a partition does not roll any more. Kafka's leader epochs have 31 bits; the rest is left for
+"""Leader epoch above which a partition no longer rolls. Kafka's leader epochs have 31 bits; the rest is left for
 changes of leader."""
 LOST_ROLLS_GAP = 1 << 16
 """Number of leader epochs skipped at a partition's first roll after the catalog has lost commands: rolls that were lost
@@ -74,9 +74,9 @@ class RollTarget(Item, frozen=True):
     """A partition that is to continue in `container`. `expected_open` is a fence: it must still be the open
     partitionlet.
 
-    `abandoned` is the partitionlet of an earlier intent whose container was deleted since; 0 if there was none. Should
-    it be opened there late, its RollDone is refused. (No seal of it in its container is needed: no roll abandons a
-    target that could commit one.)
+    `abandoned` is the partitionlet of an earlier intent whose container was deleted since; 0 if there was none. If it
+    is opened there late, its RollDone is refused. (DESIGN section 5 demands that it be sealed in its container, but a
+    deleted container commits no seal.)
     """
 
     topic_id: bytes
@@ -293,11 +293,11 @@ def _cut_from(connection: Tables, topic: int, partition: int, offset: Offset, lo
 
 
 def _cut_committed_offsets(connection: Tables, topic: int, partition: int, offset: Offset) -> None:
-    """Reset committed offsets behind `offset` to it: those groups have read records that are cut now, or were lost
+    """Reset committed offsets above `offset` to it: those groups have read records that are cut now, or were lost
     before, and other records follow at `offset`.
 
-    Committed offsets keep their times: a commit at the new home is later, one from before the cut is not. Their leader
-    epoch becomes -1, since the epoch of the last record below `offset` is not known here.
+    Committed offsets keep their times: a commit at the new home counts as newer (CopyOffsets), one from before the cut
+    does not. Their leader epoch becomes -1, since the epoch of the last record below `offset` is not known here.
     """
     connection.update(
         "cursors",

@@ -178,7 +178,7 @@ class ExpireSomeOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireSomeCur
 
     before: Millis
     after: tuple[str, int, int] = ("", -1, -1)
-    """A committed offset's group, topic number and partition; the command continues behind it."""
+    """A committed offset's group, topic number and partition; the command continues after it."""
 
     since: ClassVar[Level] = Level.FENCED
 

@@ -10,7 +10,7 @@ from headrace.tables.row_checksums import Tables
 
 
 class RaiseLevel(CatalogCommand[list[Code]], frozen=True):
-    """Mark that the log behind this command may contain commands of a feature level (headrace.base.levels).
+    """Mark that the log after this command may contain commands of a feature level (headrace.base.levels).
 
     As every replica applies this command at the same position, other commands may be applied differently from there on.
     """

@@ -28,9 +28,9 @@ _lists = msgspec.msgpack.Decoder(dict[int, list[HomeStart]])
 class HomeChange(Item, frozen=True):
     """Change a topic's home to (counter, cluster).
 
-    `lists`: per partition its whole history once it is settled for that home; in a partition that the home does not
-    list the home begins at 0, as in one that is created later. None: the home begins in each partition at the end of
-    its records at the time of settling.
+    `lists`: per partition its whole history once it is settled for that home; in a partition that `lists` lacks, the
+    home begins at 0, as in one that is created later. None: the home begins in each partition at the end of its records
+    at the time of settling.
     """
 
     topic_id: bytes
@@ -137,7 +137,7 @@ def _write_history(connection: Tables, topic: int, partition: int, home: Home, f
         connection.delete("home_starts", of_partition, topic, partition)
         starts: Iterable[Start] = history_in(decode_lists(pending[0]), partition, home)
     else:
-        # Homes that were adopted, but whose records did not arrive here, are no part of this history.
+        # Earlier homes of the topic whose records did not arrive here are no part of this history.
         connection.delete("home_starts", f'{of_partition} AND "offset" > ?3', topic, partition, first)
         starts = [(*home, first)] if home.counter else ()
     _put_starts(connection, topic, [(partition, *start) for start in starts])

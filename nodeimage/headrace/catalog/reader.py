@@ -69,7 +69,7 @@ class Reader:
         return self._connection.execute("SELECT 1 FROM going LIMIT 1").fetchone() is not None
 
     def check_rows(self, table: str, *, after: tuple[object, ...] = (), limit: int = PAGE) -> tuple[object, ...]:
-        """Check the next `limit` rows of a table behind the key `after`; returns the last one's key, () at the end.
+        """Check the next `limit` rows of a table after the key `after`; returns the last one's key, () at the end.
 
         Raises sqlite3.DatabaseError for a damaged row.
         """

@@ -79,7 +79,7 @@ class ChainQueries:
         self._proofs.absence.prove_end("partitionlets", _CHAINS, place)
 
     def of_stream(self, stream: StreamNumber, *, after: PartitionletId, limit: int = PAGE) -> list[PartitionletRow]:
-        """A page of a stream's partitionlets behind `after`, in order of id, including intended ones."""
+        """A page of a stream's partitionlets with ids above `after`, in order of id, including intended ones."""
         first = partitionlet_id(stream=stream, serial=0)
         end = partitionlet_id(stream=StreamNumber(stream + 1), serial=0)
         start = max(first - 1, after)

@@ -28,7 +28,7 @@ class GroupQueries:
         return None if row is None else group_row(row)
 
     def page(self, *, after: str = "", limit: int = -1) -> list[GroupRow]:
-        """A page of groups behind the name `after`, in order of name; `limit` -1 for all."""
+        """A page of groups after the name `after`, in order of name; `limit` -1 for all."""
         self._proofs.page_start("groups", ("name",), (after,))
         rows = self._connection.execute(f"{GROUP} WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
         return list(map(group_row, rows))
@@ -55,7 +55,7 @@ class GroupQueries:
     def committed_offsets_after(
         self, after: tuple[str, int, int], *, limit: int
     ) -> list[tuple[str, CommittedOffsetRow]]:
-        """Committed offsets with their groups, behind `after` (group, topic number, partition) and in that order."""
+        """Committed offsets with their groups, that follow `after` (group, topic number, partition), in that order."""
         limit = most(limit)
         group, topic, partition = after
         rows: list[tuple[Any, ...]] = []

@@ -134,7 +134,7 @@ class HomeQueries:
         return topics
 
     def _moved(self, after: int, limit: int) -> list[int]:
-        """The numbers of the next topics behind `after` whose home was moved."""
+        """The numbers of the next topics above `after` whose home was moved."""
         where = "home_counter > 0"
         if self._proofs.checks:
             rows = self._proofs.absence.read_around(

@@ -29,7 +29,7 @@ class Proofs:
             self.absence.prove(table, key, values)
 
     def page_start(self, table: str, key: tuple[str, ...], after: Values) -> None:
-        """Prove that a page behind `after` begins with the next row. Such a page ends only with the index."""
+        """Prove that a page that follows `after` begins with the next row. Such a page ends only with the index."""
         if self.checks:
             self.absence.read_around(table, key, after, after)
 
@@ -41,7 +41,7 @@ class Proofs:
             raise TablesDamaged(f"{table}: rows from {first} to {last} are not in their places")
 
     def none_left(self, table: str, rows: Collection[object]) -> None:
-        """Prove that there are no rows behind the last one that was found; `rows` are the ones that were read there."""
+        """Prove that there are no rows after the last one that was found; `rows` are the ones that were read there."""
         if rows:
             raise TablesDamaged(f"{table}: rows behind the last one are not in their places")
 
@@ -57,7 +57,7 @@ class Proofs:
         self.absence.prove_last("topics", ("stream", "name"), stream, last, where=where)
 
     def of_streams_gone(self, after: tuple[int, str], last: tuple[int, str], count: int) -> None:
-        """Prove that all except `count` of the topics behind `after` up to `last` belong to deleted streams."""
+        """Prove that all except `count` of the topics that follow `after`, up to `last`, belong to deleted streams."""
         listed = json_list(select_going(self._connection))
         between = "FROM main.topics WHERE (stream, name) > (?, ?) AND (stream, name) <= (?, ?) AND stream NOT IN "
         others = f"{between}(SELECT value FROM json_each(?))"

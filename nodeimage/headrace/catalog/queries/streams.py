@@ -19,7 +19,7 @@ class StreamQueries:
         self._proofs = proofs
 
     def page(self, *, after: str = "", limit: int = -1) -> list[StreamRow]:
-        """A page of streams behind the path `after`, in order of path; `limit` -1 for all."""
+        """A page of streams after the path `after`, in order of path; `limit` -1 for all."""
         self._proofs.page_start("streams", ("path",), (after,))
         rows = self._connection.execute(f"{STREAM} WHERE path > ? ORDER BY path LIMIT ?", (after, limit))
         return list(map(stream_row, rows))

@@ -45,7 +45,7 @@ class TopicQueries:
         return topics
 
     def page(self, stream: str, *, after: str = "", limit: int = -1) -> list[TopicRow]:
-        """A page of a stream's topics behind the name `after`, in order of name; `limit` -1 for all."""
+        """A page of a stream's topics after the name `after`, in order of name; `limit` -1 for all."""
         found = self._streams.at(stream)
         if found is None:
             return []
@@ -68,7 +68,7 @@ class TopicQueries:
         return self.by_ids([topic_id]).get(topic_id)
 
     def of_all_streams(self, *, after: tuple[int, str] = (0, ""), limit: int = PAGE) -> list[TopicRow]:
-        """A page of all topics behind `after`, in order of (stream number, name)."""
+        """A page of all topics that follow `after`, in order of (stream number, name)."""
         limit = most(limit)
         stream, name = after
         rows = self._connection.execute(
@@ -100,7 +100,7 @@ class TopicQueries:
         return check_new_topics(self._connection, items)
 
     def _prove_topics(self, stream: StreamNumber, after: str, names: list[str], limit: int) -> None:
-        """Prove that these names are the next ones of a stream's topics behind `after`."""
+        """Prove that these names are the next ones of a stream's topics that follow `after`."""
         if not self._proofs.checks:
             return
         key = ("stream", "name")

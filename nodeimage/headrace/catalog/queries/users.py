@@ -22,7 +22,7 @@ class UserQueries:
         return found
 
     def page(self, *, after: str = "", limit: int = -1) -> list[UserRow]:
-        """A page of users behind the name `after`, in order of name; `limit` -1 for all."""
+        """A page of users after the name `after`, in order of name; `limit` -1 for all."""
         self._proofs.page_start("users", ("name",), (after,))
         rows = self._connection.execute(f"{USER} WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
         return list(map(user_row, rows))
@@ -39,8 +39,8 @@ class UserQueries:
         return None if row is None else CredentialRow._make(row)
 
     def mechanisms(self, *, after: str = "") -> dict[str, dict[str, int]]:
-        """By user behind the name `after`, the iterations of each mechanism for which he has a credential. Scans all
-        credentials of those users."""
+        """By user, after the name `after`, the iterations of each mechanism for which the user has a credential. Scans
+        all credentials of those users."""
         rows = self._connection.execute(
             "SELECT user, mechanism, iterations FROM credentials WHERE user > ? ORDER BY user, mechanism", (after,)
         )

@@ -11,8 +11,8 @@ A node is cold if it carries less than half of the mean: it has just joined, or 
 rounds, a hot node hands a leader over to it. If none can, because the cold node has no replicas yet, all nodes above
 the mean roll some of their partitionlets to it at once, even if they have just done so for another cold node. If that
 had no effect, because partitionlets are few and large, or if the node is still cold afterwards, one of these nodes at a
-time rolls one partitionlet that makes the two loads more alike. Cold nodes come before moves among hot nodes: such a
-move would leave its nodes alone for a while, and the cold node with nothing.
+time rolls one partitionlet that makes the two loads more alike. Cold nodes come before moves among hot nodes: after
+such a move its nodes would rest for a while, and could give the cold node nothing.
 
 This module decides what share of its writes a container should lose; the container's leader chooses the partitionlets.
 After a move its nodes are left alone until the move has taken effect. All moves together have a budget per minute. Cold
@@ -37,7 +37,7 @@ from headrace.store.records import BalanceRecord, ContainerRecord
 EVERY_S: Final = 3.0
 """Seconds between two rounds."""
 UNDER_MEAN: Final = 0.5
-"""Part of the mean load below which a node is cold."""
+"""Fraction of the mean load below which a node is cold."""
 ROUNDS: Final = 2
 """Rounds in a row in which a node must be hot or cold before anything is moved."""
 ENOUGH_GIVEN: Final = 2
@@ -55,12 +55,12 @@ CLOSED_PER_ROUND: Final = 2
 CLOSED_PER_MINUTE: Final = 30
 """Most leaders of closed containers moved in a minute."""
 IMPROVEMENT: Final = 0.9
-"""A move must reduce the larger load of its two nodes to less than this part."""
+"""A move must reduce the larger load of its two nodes to less than this fraction of it."""
 ROLL_TOLERANCE: Final = 1.3
 """Factor by which what each of several nodes rolls to a cold node may exceed its share, because partitionlets are
 indivisible."""
 MIN_SHARE: Final = 0.02
-"""Smallest part of a container's writes that is worth a move."""
+"""Smallest fraction of a container's writes that is worth a move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Measure:
 
     name: str
     cold: float = float("inf")
-    """No node counts as cold while the mean is below this part of the floor."""
+    """No node counts as cold while the mean is below this fraction of the floor."""
 
 
 TRAFFIC: Final = Measure("traffic", 1 / 8)

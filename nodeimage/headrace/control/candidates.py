@@ -25,7 +25,8 @@ def is_in_sync(observed: Observed, record: ContainerRecord, node: NodeId) -> boo
 
 
 def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bool:
-    """Return whether a node's replica is not the one in the in-sync set: the node lost its data (invariant 14)."""
+    """Return whether a node's replica is not the one in the in-sync set: if the node is in the set, it lost its data
+    (invariant 14)."""
     replica = observed.replica(node, record.container_id)
     return replica is not None and not any(
         member == node and str(incarnation) == replica.format for member, incarnation in record.in_sync
@@ -36,7 +37,7 @@ def candidates(observed: Observed, record: ContainerRecord, led: Callable[[NodeI
     """Return the nodes that can lead, best first.
 
     Nodes that reach the store and their disk, are not leaving, are ready, undamaged and have room, and are steady come
-    first, in this order of importance, then those with the longest log.
+    first, in this order of importance, then those with the longest log, then those that lead few containers (`led`).
 
     Every candidate has all that is committed; a longer log only spares clients sending records again.
     """

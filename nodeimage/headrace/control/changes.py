@@ -18,7 +18,7 @@ class PutContainer:
     is_planned: bool = False
     """The former leader is well: it stops, is drained, or leads more than its share."""
     began: float | None = None
-    """When a failed former leader was last heard, or when its problem began; None if unknown."""
+    """When a failed former leader was last heard from, or when its problem began; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ reading of each clock is kept and advanced by this process's monotonic clock, so
 before it is read again. A reading is assigned to the moment when its answer arrived: it may be late by the time of
 transfer, but never early.
 
-Only what is compared with record timestamps uses the cluster's time: which records have exceeded their time to live,
-and the stamps of topics with log-append time. Nothing else in the cluster compares the times of two nodes. Knows
-nothing of probes.
+The cluster's time decides which records have exceeded their time to live, and how long the raise of a feature level
+waits (level_raise.py); it stamps the records of topics with log-append time, committed offsets and audit events.
+Nothing else in the cluster compares the times of two nodes. Knows nothing of probes.
 """
 
 import time

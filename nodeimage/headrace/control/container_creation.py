@@ -10,9 +10,9 @@ A record may thus be put more than once under one id, but is stored once: later 
 container has been deleted, because a deleted record is kept for longer than a put can be in flight
 (Settings.forget_after_s).
 
-The record names as many replicas as have to be in sync. If a node loses its folder before the record exists, or right
-after, that replica is then not the only one that could lead. This matters because what is opened in this container
-cannot be moved to another one afterwards.
+The record names at least as many replicas as have to be in sync. If a node loses its folder before the record exists,
+or right after, that replica is then not the only one that could lead. This matters because partitionlets that are
+opened in this container stay in it.
 """
 
 import asyncio

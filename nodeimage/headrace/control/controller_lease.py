@@ -90,7 +90,7 @@ class ControllerLease:
     def is_held(self) -> bool:
         """Return whether this node may act as the controller now.
 
-        A node that is stopping leaves that to others: what it knows of its own hand-over would be lost with it.
+        A node that is stopping may not: what it knows of the hand-over of its own containers would be lost with it.
         """
         return self._held is not None and not self._is_leaving() and self._loop.time() - self._renewed_at < TRUST_S
 

@@ -36,7 +36,7 @@ class NodeState(NamedTuple):
     stays: bool
     """The node may keep its replicas."""
     heard: bool
-    """The node has been heard since the cluster store was restored to an old copy, if it was."""
+    """The node has been heard from since the cluster store was restored to an old copy, if it was."""
 
 
 class Inventory:

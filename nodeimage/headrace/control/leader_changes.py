@@ -1,7 +1,7 @@
 """How long changes of leaders take, as the controller sees it: a span for each, if there is a tracer.
 
-    noticed     from when the former leader was last heard, or when another problem began, to the first plan with the
-                change
+    noticed     from when the former leader was last heard from, or when another problem began, to the first plan with
+                the change
     appointed   until the cluster store has the record
     leading     until the new leader reports that it leads in that epoch
 

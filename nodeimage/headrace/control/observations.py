@@ -90,7 +90,7 @@ class ProbeResult:
     refused_at: float = float("-inf")
     """When the connection was refused for the second time."""
     asked_at: float = float("-inf")
-    """When the probe was sent that got the last answer."""
+    """When the probe that got the last answer was sent."""
     partly: bool = False
     """Not all of the node's replicas are known yet: a replica that is not known may still exist."""
     told_at: float | None = None
@@ -185,8 +185,8 @@ class Observed:
         return self.inventory.know_better(container)
 
     def unheard_since_fall(self, record: ContainerRecord) -> Sequence[NodeId]:
-        """Return the nodes with replicas of a container that have not been heard since the store was restored to an old
-        copy.
+        """Return the nodes with replicas of a container that have not been heard from since the store was restored to
+        an old copy.
 
         Any of them may know a newer record.
         """

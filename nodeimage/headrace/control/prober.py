@@ -44,7 +44,7 @@ doubt."""
 AGAIN_S: Final = 0.03
 """Seconds before a refused connection is tried again for confirmation."""
 MAX_AT_ONCE: Final = 3
-"""Most failures in a row that are confirmed at once: a process that dies first closes its sessions, then refuses."""
+"""Most failures in a row that are confirmed at once: a dying process closes its sessions, then refuses connections."""
 PROBE_S: Final = 2.5
 """Seconds for which an answer is awaited; later probes are already in progress by then."""
 MAX_UNDER_WAY: Final = 4
@@ -54,7 +54,7 @@ MAX_PAGES: Final = 256
 HEARD_S: Final = 2.0
 """Seconds after its last answer for which a node counts as heard."""
 LOOK_S: Final = 0.3
-"""Most seconds that a node waits for the answer of another node about which it was asked."""
+"""Longest time, in seconds, that a node waits for the answer of another node about which it was asked."""
 BEAT_S: Final = 0.1
 """Seconds between two beats of the prober's timer, which detects that this process was suspended."""
 STOOD_STILL_S: Final = 0.6

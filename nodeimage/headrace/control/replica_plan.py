@@ -6,7 +6,7 @@ removal also takes the node out of the in-sync set, in the same epoch. That is s
 noticed it, because the leader then waits for more members than it has to. The plan never adds to the in-sync set: the
 leader does that when a follower has caught up.
 
-Followers on full disks count. But frames that they cannot write are not committed, nor are the seals behind them, so
+Followers on full disks count. But frames that they cannot write are not committed, nor are the seals after them, so
 that no partition can leave. If too few other members remain to commit, nodes with room get additional replicas. The
 replicas that are then out of the in-sync set, and have no room to return to it, are surplus.
 """
@@ -213,7 +213,7 @@ class Replication:
     def _may_copy(self, record: ContainerRecord) -> bool:
         """Return whether a container may be copied now.
 
-        Open containers and the catalog are copied at once, of the others only a limited number at a time. Containers
+        Open containers and the catalog are copied at once; of the others, only a limited number at a time. Containers
         whose only replica is damaged are counted separately: their copies may never complete, and must not hold up
         copies of intact ones.
         """

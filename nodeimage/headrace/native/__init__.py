@@ -43,7 +43,7 @@ class Codecs(Protocol):
         made: type[T],
         /,
     ) -> tuple[list[T], int]:
-        """Up to `most` records from byte `at` on, fewer if an invalid one follows, and the position behind them.
+        """Up to `most` records from byte `at` on, fewer if an invalid one follows, and the position after them.
         `append_time`: the timestamp of all records; None: each has its own."""
 
     def batch_frame_header(

@@ -92,7 +92,7 @@ def little64(at: Bytes) -> Word:
 @cython.nogil
 @cython.exceptval(check=False)
 def put_big(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uchar:
-    """Writes the lowest `size` bytes of `value`, big-endian; returns the position behind them."""
+    """Writes the lowest `size` bytes of `value`, big-endian; returns the position after them."""
     place: cython.int
     for place in range(size):
         at[place] = cython.cast(cython.uchar, value >> (8 * (size - 1 - place)))
@@ -104,7 +104,7 @@ def put_big(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uchar
 @cython.nogil
 @cython.exceptval(check=False)
 def put_little(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uchar:
-    """Writes the lowest `size` bytes of `value`, little-endian; returns the position behind them."""
+    """Writes the lowest `size` bytes of `value`, little-endian; returns the position after them."""
     place: cython.int
     for place in range(size):
         at[place] = cython.cast(cython.uchar, value >> (8 * place))
@@ -116,7 +116,7 @@ def put_little(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uc
 @cython.nogil
 @cython.exceptval(check=False)
 def put_uvarint(at: cython.p_uchar, value: Word) -> cython.p_uchar:
-    """Writes an unsigned varint, at most 10 bytes; returns the position behind it."""
+    """Writes an unsigned varint, at most 10 bytes; returns the position after it."""
     while value > 0x7F:
         at[0] = cython.cast(cython.uchar, value & 0x7F | 0x80)
         at += 1
@@ -130,7 +130,7 @@ def put_uvarint(at: cython.p_uchar, value: Word) -> cython.p_uchar:
 @cython.nogil
 @cython.exceptval(check=False)
 def varint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int), wraps: cython.bint) -> Int:
-    """Reads a zigzag varint of at most ten bytes; returns the position behind it, -1 if none ends before `end`.
+    """Reads a zigzag varint of at most ten bytes; returns the position after it, -1 if none ends before `end`.
 
     A varint of more than 64 bits is rejected too, unless `wraps`: then the excess bits are dropped.
     """
@@ -163,7 +163,7 @@ def varint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int), wraps: cyt
 @cython.nogil
 @cython.exceptval(check=False)
 def uvarint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int)) -> Int:
-    """Reads an unsigned varint of at most 32 bits; returns the position behind it, -1 if none ends before `end`."""
+    """Reads an unsigned varint of at most 32 bits; returns the position after it, -1 if none ends before `end`."""
     found: Word = 0
     byte: cython.uint
     shift: cython.int = 0
@@ -301,7 +301,7 @@ Record = cython.struct(
 @cython.nogil
 @cython.exceptval(check=False)
 def field(raw: Bytes, at: Int, end: Int, start: cython.pointer(Int), size: cython.pointer(Int)) -> Int:
-    """Finds bytes or null; returns the position behind them, -1 if they do not end by `end`."""
+    """Finds bytes or null; returns the position after them, -1 if they do not end by `end`."""
     at = varint(raw, at, end, size, False)
     if at < 0 or size[0] > end - at:
         return -1
@@ -313,7 +313,7 @@ def field(raw: Bytes, at: Int, end: Int, start: cython.pointer(Int), size: cytho
 @cython.nogil
 @cython.exceptval(check=False)
 def record_at(raw: Bytes, at: Int, end: Int, found: cython.pointer(Record), wraps: cython.bint) -> Int:
-    """Parses the record that starts at `at`, headers included; returns the position behind it, -1 if it is invalid.
+    """Parses the record that starts at `at`, headers included; returns the position after it, -1 if it is invalid.
 
     `wraps`: its timestamp may have more than 64 bits.
     """
@@ -322,7 +322,7 @@ def record_at(raw: Bytes, at: Int, end: Int, found: cython.pointer(Record), wrap
     if at < 0 or length < 1 or length > end - at:
         return -1
     end = at + length
-    at = varint(raw, at + 1, end, cython.address(found.time), wraps)  # behind the attributes, a byte of any value
+    at = varint(raw, at + 1, end, cython.address(found.time), wraps)  # after the attributes, a byte of any value
     if at < 0:
         return -1
     at = varint(raw, at, end, cython.address(found.offset), False)
@@ -456,7 +456,7 @@ def read_records(
     view: object, at: Int, most: Int, base_offset: Int, base_timestamp: Int, append_time: object, made: object, /
 ) -> object:
     """See `wire.batch.unpacked_records`: up to `most` records from `at` on, fewer if an invalid one follows, and the
-    position behind them. `append_time`: the timestamp of all records, or None."""
+    position after them. `append_time`: the timestamp of all records, or None."""
     held: Py_buffer
     found: Record
     records: list = []
@@ -615,7 +615,7 @@ def take(
             if last >= limit or (left[0] < length - FRAME_HEADER and batches):
                 left[0] = -1
                 return 1
-            if left[0] < -(1 << 32):  # no caller requests so many bytes, and the subtraction below cannot overflow
+            if left[0] < -(1 << 32):  # no caller passes so low a number; the subtraction below cannot overflow
                 return 0
             if sum_of(0, frame + SUMMED_END, length - SUMMED_END) != big32(frame + FRAME_HEADER + 17):
                 return 0
@@ -653,7 +653,7 @@ def text_at(raw: Bytes, at: Int, end: Int, flexible: cython.bint, size: cython.p
 @cython.nogil
 @cython.exceptval(check=False)
 def count_at(raw: Bytes, at: Int, end: Int, flexible: cython.bint, count: cython.pointer(Int)) -> Int:
-    """Reads the length of an array or of bytes; returns the position behind it, -1 if none ends before `end`."""
+    """Reads the length of an array or of bytes; returns the position after it, -1 if none ends before `end`."""
     if flexible:
         at = uvarint(raw, at, end, count)
         count[0] -= 1
@@ -669,7 +669,7 @@ def count_at(raw: Bytes, at: Int, end: Int, flexible: cython.bint, count: cython
 @cython.nogil
 @cython.exceptval(check=False)
 def behind_no_tags(raw: Bytes, at: Int, end: Int) -> Int:
-    """The position behind an empty set of tagged fields; -1 if the set is not empty."""
+    """The position after an empty set of tagged fields; -1 if the set is not empty."""
     return at + 1 if at < end and not raw[at] else -1
 
 
@@ -912,7 +912,7 @@ def fetch_request(
 @cython.cfunc
 @cython.exceptval(-2)
 def fetch_partition(raw: Bytes, at: Int, end: Int, version: cython.int, partitions: list, made: object) -> Int:
-    """Reads the request for one partition; returns the position behind it, -1 if something is invalid or rare."""
+    """Reads the request for one partition; returns the position after it, -1 if something is invalid or rare."""
     size: Int = 32 if version >= 12 else 28 if version >= 9 else 24 if version >= 5 else 16
     if end - at < size:
         return -1
@@ -1014,5 +1014,5 @@ def produced(version: cython.int, groups: list, throttle_ms: cython.int) -> obje
 @cython.nogil
 @cython.exceptval(check=False)
 def put_count(at: cython.p_uchar, count: Int, flexible: cython.bint) -> cython.p_uchar:
-    """Writes an array's length, at most 10 bytes; returns the position behind it."""
+    """Writes an array's length, at most 10 bytes; returns the position after it."""
     return put_uvarint(at, count + 1) if flexible else put_big(at, count, 4)

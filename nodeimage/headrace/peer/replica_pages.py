@@ -9,8 +9,8 @@ is longer than a page:
 
 Changes are reported in the order of their numbers, so a prober that sends the number of the last page gets the next
 page, and changes made meanwhile follow later. A node remembers the last few thousand replicas that are gone; a prober
-whose knowledge is older than a forgotten one starts again from nothing. Numbers belong to one process incarnation of a
-node: another one starts at 0.
+whose knowledge is older than a forgotten removal starts again from nothing. Numbers belong to one process incarnation
+of a node: another one starts at 0.
 """
 
 import time
@@ -31,7 +31,7 @@ PAGE_BYTES: Final = 256 * 1024
 WHOLE_BYTES: Final = 900 * 1024
 """The most bytes of replicas in the answer to an older version, which does not know pages."""
 _LOG_EVERY_S: Final = 60.0
-"""The shortest time, in seconds, between two errors that a teller logs."""
+"""The shortest time, in seconds, between two errors that a reporter logs."""
 _GONE_KEPT: Final = 4_096
 """The number of gone replicas that a node remembers."""
 _GONE_BYTES: Final = 10

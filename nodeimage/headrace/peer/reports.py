@@ -52,4 +52,4 @@ class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """The reason why the node's catalog tables are damaged; "": they are not, or the node does not report it."""
     applied: Position = Position(-1)
     """The position below which the whole catalog log is in force on the node. -1: not reported, or the node is still
-    reading its rules."""
+    reading its access rules."""

@@ -20,7 +20,7 @@ from headrace.base.tls_handshakes import TlsHandshakes
 log = structlog.get_logger()
 
 PAUSE_S: Final = 1.0
-"""Seconds without accepting after accept(2) failed, for want of descriptors or for any reason but the client."""
+"""Seconds without accepting after accept(2) failed, except for a reason that concerns only the client."""
 SWEEP_S: Final = 5.0
 """Seconds between two checks for connections that have been new for too long."""
 LOG_EVERY_S: Final = 60.0

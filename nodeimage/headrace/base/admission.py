@@ -8,8 +8,8 @@ connection that was just accepted, and a Kafka client whose idle connection was 
 A connection that is new for longer than `NEW_S` is closed in any case.
 
 One address may have at most `most_of_address` connections, so that it cannot take all places; at this limit only new
-connections make way, not idle ones. The machine's own addresses have `LOCAL` places beyond the total limit, for
-administrators who look for a fault.
+connections make way, not idle ones. Loopback addresses have `LOCAL` places beyond the total limit, for administrators
+who look for a fault.
 
 The cost per connection is constant. Refusals are counted, and logged once in `LOG_EVERY_S`, with their number. For the
 loop thread only.
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 NEW_S: Final = 30.0
 """Seconds within which a connection must prove itself, a client by its first complete request."""
 LOCAL: Final = 16
-"""Places beyond the limit for connections from the machine itself."""
+"""Places beyond the limit for connections from loopback addresses."""
 LOG_EVERY_S: Final = 60.0
 
 

@@ -6,8 +6,8 @@ in the kernel, so a limit by the wall clock would end logins, sessions and group
 1. seconds in which the loop did not run are not counted: a tick that is late by `LATE_S` or more shows how many;
 2. before a timer that is due calls back, the loop reads what has arrived.
 
-Not for limits on which others rely, such as leases: these expire even while this process stands still. Before `start`
-and after `close`, the clock equals the loop's own clock.
+Not for limits on which others rely, such as leases: these expire even while this process does not run. Before `start`
+and after `close`, the clock advances exactly as the loop's own clock does.
 """
 
 import asyncio

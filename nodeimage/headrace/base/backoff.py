@@ -28,11 +28,11 @@ class Backoff:
     """In a row."""
 
     def failed(self) -> float:
-        """Count a failure; the seconds to wait before the next attempt."""
+        """Counts a failure; returns the seconds to wait before the next attempt."""
         pause = pause_s(self.failures, first_s=self.first_s, longest_s=self.longest_s)
         self.failures += 1
         return pause
 
     def succeeded(self) -> None:
-        """Begin again with the first pause."""
+        """Begins again with the first pause."""
         self.failures = 0

@@ -6,7 +6,7 @@ and a reserve that no connection gets, so that a file can always be opened.
     peers     one eighth, 64 to 16,384       sessions with other nodes, in either direction
     http      32                             health and metrics
     clients   the rest                       and at most half of the memory mappings that the kernel allows a process:
-                                             each connection, and each closed chunk that is open, has one
+                                             each connection, and each closed chunk whose file is open, has one
 
 A plan depends on limits only. Whatever is actually in use, connections are refused once only the reserve is left
 (admission.py).

@@ -46,8 +46,8 @@ class Home(NamedTuple):
         return Home(self.counter + 1, cluster)
 
     def taken_by(self, cluster: str) -> "Home":
-        """The next home, after `cluster` took it by force: higher than any to which this home may have been given away
-        unknown to that cluster."""
+        """The next home, after `cluster` took it by force: higher than any home that follows from giving this one away,
+        of which that cluster may not have heard."""
         taken = (self.counter >> _GIVEN_BITS + _TAKER_BITS) + 1
         taker = crc32(cluster.encode()) % (1 << _TAKER_BITS)
         return Home((taken << _TAKER_BITS | taker) << _GIVEN_BITS, cluster)

@@ -3,17 +3,17 @@
     level   since   what a cluster may write from this level on
     0       0.1.0   all that commit 523cdbc reads
     1       0.2.0   format 2 of the cluster's record and of node.json, which older versions refuse; the level in the
-                    catalog's log (RaiseLevel), and after it deleting in pieces (ForgetDeleted, ExpireSomeOffsets)
+                    catalog's log (RaiseLevel), and after it deletion in pieces (ForgetDeleted, ExpireSomeOffsets)
                     and stream numbers that are reused; the ids of changes in containers' records
-                    (store.lineage); checksums of the catalog's rows, format 4 of its file (catalog.row_sums), and
-                    ReadMarks
+                    (store.lineage); checksums of the catalog's rows, format 4 of its file (tables.row_checksums),
+                    and ReadMarks
     2       0.2.0   format 3 of the same two records; users, credentials, access expressions and quotas in the catalog,
                     in tables that a file of level 1 lacks, and that are created, empty, when this version opens such a
                     file
 
 A version reads everything of the levels that it supports, and writes only what the cluster's level allows
 (store.features). Code that writes something that a lower level lacks (a frame type, a command, a record, a message, or
-a new field of one of these) calls `may` first.
+a new field of one of these) asks `ClusterView.may` first.
 """
 
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""The log of a process, of the node and of the operator: its destination, form and limits.
+"""The log of a node's or the operator's process: its destination, form and limits.
 
 structlog writes structured events as logfmt, one line each. The standard library's loggers (asyncio's, aiohttp's,
 kopf's) write through structlog too, from level warning on, so that the same limits apply (`log_limits`).
@@ -52,7 +52,7 @@ class _Foreign(logging.Handler):
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a record. Errors are reported in the way of the standard library."""
+        """Writes a record. Errors are reported as the standard library does."""
         try:
             level = logging.getLevelName(record.levelno).lower()
             write = getattr(structlog.get_logger(), level, structlog.get_logger().warning)
@@ -81,7 +81,7 @@ def log_to(stream: TextIO, limits: LogLimits) -> None:
 
 @contextlib.asynccontextmanager
 async def telling(limits: LogLimits) -> AsyncIterator[None]:
-    """Within this context, reports floods of lines that are over every few seconds; at the end, all floods."""
+    """Within this context, reports every few seconds the floods of lines that are over; at the end, all floods."""
 
     async def tell() -> None:
         while True:

@@ -1,6 +1,6 @@
 """JSON objects with a checksum, for files in which damage must be detected.
 
-    {"crc":"<8 hex digits>", ...}        CRC-32C of all bytes behind the comma, except blanks at the end
+    {"crc":"<8 hex digits>", ...}        CRC-32C of all bytes after the comma, except blanks at the end
 
 The checksum is an ordinary field, so versions that do not know it ignore it. An object that they write has no checksum,
 and is accepted without one.

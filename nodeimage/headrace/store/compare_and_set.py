@@ -14,7 +14,7 @@ from headrace.store.protocol import ClusterStore, VersionConflict
 from headrace.store.record_types import NextId, R, decode
 
 _SKIPPED = 100
-"""Ids skipped behind the highest known one, since they may have been handed out unseen."""
+"""Ids skipped after the highest known one, since they may have been handed out unseen."""
 NEXT_PREFIX = "next/"
 """Prefix of the keys of id counters."""
 _PAUSE_S = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02)

@@ -1,7 +1,8 @@
 """The records of containers in the cluster store (record_types.ContainerRecord), and their permitted changes.
 
-Invariants 3 and 5: leader, epoch and in-sync set change only here, by compare-and-set; an epoch never decreases, and a
-new leader has a new epoch. Others decide which change is wanted: a leader, the controller, an operator.
+Invariants 3 and 5 (docs/architecture.md): leader, epoch and in-sync set change only here, by compare-and-set; an epoch
+never decreases, and a new leader has a new epoch. Others decide which change is wanted: a leader, the controller, an
+operator.
 
 All functions block; any number of processes may call them at a time.
 """
@@ -122,7 +123,7 @@ def stamped(record: ContainerRecord, *, traced: bool) -> ContainerRecord:
 def descends_from(record: ContainerRecord, known: ContainerRecord) -> bool:
     """Return whether the store may have gone from `known` to `record`. If not, the store is an old copy of itself.
 
-    An operator who gave records up has declared so in `recovered` (invariant 15).
+    An operator who gave up records has declared so in `recovered` (invariant 15).
     """
     return descends(record.changes, known.changes) or record.recovered > known.recovered
 
@@ -151,8 +152,8 @@ def put_container(store: ClusterStore, record: ContainerRecord, expected_version
     """Write a container's record, `stamped`, if it is at `expected_version`; return its new version.
 
     Raises VersionConflict, StoreUnavailable (the record may have been stored, or may still be), and HeadraceError for
-    an invalid record: a leader that is not in sync or no replica, or a node named twice. Other members of the in-sync
-    set may briefly not be replicas; the leader corrects that.
+    an invalid record: a leader that is not in sync or not a replica, or a node named twice. Other members of the
+    in-sync set may briefly not be replicas; the leader corrects that.
     """
     if (
         record.leader not in record.replicas

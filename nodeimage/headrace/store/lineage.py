@@ -3,7 +3,7 @@ ids.
 
 A cluster store that was restored to an old copy continues with the same counters and epochs, so these do not reveal the
 restore. The id of a change that the copy lacks, or of one made after the restore in its place, does
-(docs/replication.md, A cluster store that was set back).
+(docs/replication.md).
 
     changes   ("7-1f9c22ab04d3e5f6", "8-...", ...), oldest first: a counter that increases by one, and 64 random bits
               ("7~...", with a tilde, is a change that was given up: it was made to an old copy, and others continued)

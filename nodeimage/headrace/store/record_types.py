@@ -287,7 +287,7 @@ class BalanceRecord(Record, frozen=True):
     disk_floor: int = 8 * 2**30
     """Bytes below which disk use does not make a node hot."""
     moves_per_minute: int = 6
-    """Moves per minute from hot nodes; also the number of cold nodes per minute to which all others may roll load."""
+    """Most moves per minute from hot nodes, and most cold nodes per minute to which all others roll load."""
 
 
 class FeaturesRecord(Record, frozen=True):

@@ -114,7 +114,7 @@ __all__ = [
 ]
 
 SKIPPED_PRODUCERS: Final = 1 << 20
-"""Producer ids, of 2**40, skipped behind the highest known one, since they may have been handed out unseen."""
+"""Producer ids, of 2**40, skipped after the highest known one, since they may have been handed out unseen."""
 
 
 def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecord:

@@ -5,7 +5,8 @@
     revision                       one counter; each write takes the next value as the record's version
 
 A write is one IMMEDIATE transaction, so compare-and-set works between processes; synchronous=FULL makes it durable on
-return. Uses the standard library's sqlite3, not sqlite-utils, whose import costs 107 MB of memory, more than a node.
+return. Uses the standard library's sqlite3, not sqlite-utils, whose import takes more memory than a node
+(CONTRIBUTING.md).
 """
 
 import contextlib
@@ -243,8 +244,8 @@ def _removed(connection: sqlite3.Connection, prefix: str, *, since: int) -> dict
 def _since(columns: str, which: str) -> str:
     """Return a query for the records after a version, ordered by version.
 
-    The order makes SQLite use the index on versions: watchers poll twenty times a second, and every put is checked too,
-    so a query must not scan all records for the few that changed.
+    The order makes SQLite use the index on versions: watchers poll twenty times a second, and nodes also read after
+    changes of their own, so a query must not scan all records for the few that changed.
     """
     return (
         f"SELECT {columns} FROM records WHERE version > ?2 AND substr(key, 1, length(?1)) = ?1 AND {which} "
@@ -256,7 +257,8 @@ def _since(columns: str, which: str) -> str:
 def _reported(path: Path, *, opening: bool = False) -> Iterator[None]:
     """Convert SQLite's errors.
 
-    `opening`: a file of another kind is refused permanently; later an operator may be about to restore the right one.
+    `opening`: a file of another kind is refused permanently. In a store that was already open, it only makes the store
+    unavailable, since an operator may be restoring the right file.
     """
     try:
         yield

@@ -66,7 +66,7 @@ class Changed:
     balance: bool = False
     features: bool = False
     counters: bool = False
-    """A counter decreased; increases are not reported."""
+    """A counter is below its highest value seen; other changes of counters are not reported."""
 
     def __bool__(self) -> bool:
         settings = self.cluster or self.balance or self.features or self.counters

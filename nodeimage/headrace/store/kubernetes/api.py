@@ -1,7 +1,8 @@
 """One API server of Kubernetes, over aiohttp: JSON calls, lists and watches. Knows nothing of records.
 
-1. Every call ends within CALL_S, with an answer or with one of three errors: ApiError (nothing was done), ApiBusy
-   (nothing was done, try later) and ApiSilent (it may have been done, or may still be).
+1. Every request ends within CALL_S, unless the caller sets another limit, with an answer or with one of three errors:
+   ApiError (nothing was done), ApiBusy (nothing was done, try later) and ApiSilent (it may have been done, or may still
+   be). A call whose token is rejected makes a second request.
 2. A watch ends when its time is over, or with one of these errors. Silence ends it too: servers send a bookmark every
    minute, and TCP's keepalives detect a dead host.
 3. The service account's token is read again whenever its file changes, because the kubelet rotates it, and when the
@@ -33,7 +34,7 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder of the service account's files in a pod."""
 JSON: Final = "application/json"
 CALL_S: Final = 5.0
-"""Seconds within which a call ends."""
+"""Seconds within which a request ends."""
 CONNECT_S: Final = 2.0
 """Seconds within which a connection must be established."""
 PAGE: Final = 500

@@ -106,7 +106,7 @@ class ObservedObjects:
             self._changed.notify_all()
 
     def object(self, where: Place) -> Object | None:
-        """An object as last seen."""
+        """Return an object as last seen."""
         with self._changed:
             return self._cache.object(where)
 

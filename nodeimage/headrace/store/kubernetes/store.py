@@ -209,7 +209,7 @@ class KubernetesStore:
 
     async def _write(self, where: Place, key: str, expected: int | None, method: str, body: Object) -> Object:
         path = where.resource.path(self._namespace)
-        # A PUT that changes nothing is answered with the existing version.
+        # A new object has a version above all of its kind. A PUT that changes nothing is answered with the old one.
         known = self._seen.highest(where.resource) if method == "POST" else self._seen.version(where)
         generation = self._seen.generation
         try:

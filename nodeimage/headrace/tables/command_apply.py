@@ -50,14 +50,14 @@ _DAMAGED_RETRY_S = 5.0
 """Longest pause, in seconds, between two attempts to read a damaged log, which is fetched again once other nodes have
 its contents."""
 _SUM_PAUSE_S: Final = 0.02
-"""Seconds between two pieces of rows that get their checksums."""
+"""Seconds between two batches of rows that get their checksums."""
 _TRIMMED_S: Final = 60.0
-"""Seconds without progress after which the catalog fails while its lost tables are being fetched, since no node seems
-to have them. They are fetched when the log begins behind their position."""
+"""Seconds without progress after which the catalog fails if its log has been trimmed beyond the position of the tables.
+The tables are then fetched from another node, and none seems to have them."""
 
 
 class AppliedCommand(NamedTuple):
-    """A command that was applied, the position behind it, and its outcome."""
+    """A command that was applied, the position after it, and its outcome."""
 
     position: Position
     payload: bytes
@@ -158,7 +158,7 @@ class Applier:
 
     async def install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
         """Replace the tables by those of `snapshot`, whose applied position is `position`. `log_stays`: the log has the
-        commands committed behind that position; otherwise it is about to begin there.
+        commands committed after that position; otherwise it is about to begin there.
 
         Queries under way continue in the old tables. Raises HeadraceError for a bad file, StorageFull, both with
         nothing changed.

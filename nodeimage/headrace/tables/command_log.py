@@ -1,4 +1,4 @@
-"""The interface of the catalog's log, the replica of its container on this node, and its replay at the opening."""
+"""The interface of the catalog's log, which is this node's replica of its container, and its replay at a start."""
 
 import asyncio
 import sqlite3
@@ -42,7 +42,7 @@ class CommandLog(Protocol):
 
     @property
     def end(self) -> Position:
-        """The position behind the last frame, committed or not."""
+        """The position after the last frame, committed or not."""
 
     @property
     def committed(self) -> Position:
@@ -57,10 +57,10 @@ class CommandLog(Protocol):
         """
 
     def recent(self, after: Position) -> list[Written] | None:
-        """The committed commands behind `after`, in order; None if some are not in memory: then call `commands`."""
+        """The committed commands beyond `after`, in order; None if some are not in memory: then call `commands`."""
 
     def commands(self, after: Position, until: Position) -> Iterator[Written]:
-        """[blocking] The commands behind `after` that end at or below `until`, a committed position, in order.
+        """[blocking] The commands beyond `after` that end at or below `until`, a committed position, in order.
 
         Must raise, rather than leave out commands, if those after `after` have been trimmed.
         """

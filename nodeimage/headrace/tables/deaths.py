@@ -1,7 +1,7 @@
 """Records which partitionlets lose records through the commands that this node applies.
 
 Temporary triggers of the writing connection report a partitionlet when its row is deleted, or when its partition's log
-start moves behind its first record. Reports of a transaction count once the transaction is committed. The table
+start moves past its first record. Reports of a transaction count once the transaction is committed. The table
 `deaths` in the file counts the reports, in the transaction that changes the rows, so that a later start knows whether
 all of them have been processed. The count is this node's own: no command depends on it, and it is part of no total. An
 older version leaves it as it is.
@@ -83,7 +83,7 @@ class Deaths:
         return len(self._under_way)
 
     def cut(self, length: int) -> None:
-        """Drop the reports behind `length`, as their changes were rolled back."""
+        """Drop the reports after the first `length`, as their changes were rolled back."""
         del self._under_way[length:]
 
     def keep(self) -> None:

@@ -42,7 +42,7 @@ class Submitted:
         self.attempts = 0
         """The number of attempts to get the command into the log."""
         self.position: Position | None = None
-        """The position behind the frame that the last attempt wrote, once it is committed."""
+        """The position after the frame that the last attempt wrote, once it is committed."""
         self._outcomes = outcomes
         self._copies: list[tuple[Position, Decided]] = []
         self._waiter: asyncio.Future[Outcome] | None = None

@@ -101,7 +101,7 @@ class ReceivedSnapshot:
         await self._loop.run_in_executor(self._executor, partial(self._write, b"", self._length, sync=True))
 
     async def install(self) -> None:
-        """Replace the tables by the snapshot, which was checked. Raises as `install` of `begin`."""
+        """Replace the tables by the snapshot, which was checked. Raises what the `install` given to `begin` raises."""
         self._installing = asyncio.ensure_future(self._install(self._path, self.position))
         self._installing.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._installing)

@@ -185,7 +185,7 @@ class Tables(sqlite3.Connection):
         self._unfilled: list[str] = []
         """Tables in which some rows have no sum yet."""
         self._after: Parameters = ()
-        """The key behind which `fill_some` continues in the first of these tables."""
+        """The key after which `fill_some` continues in the first of these tables."""
         self.sizes: dict[bytes, tuple[int, int]] = {}
         """(number, partitions) of topics by topic id: a cache of rows that commits of offsets have read and checked."""
         summed = prepare(self)
@@ -226,8 +226,8 @@ class Tables(sqlite3.Connection):
 
     def rows(self, table: str, where: str, *parameters: Sql) -> list[tuple[Any, ...]]:
         """Checked rows, with their columns in the order of COLUMNS, perhaps followed by the sum. Meant for the queries
-        of every commit of offsets, as it is faster than a SELECT, for which SQLite calls back for each row. Raises
-        TablesDamaged."""
+        of every commit of offsets, as it is faster than a SELECT from the view, for which SQLite calls back for each
+        row. Raises TablesDamaged."""
         found = self.execute(_select(table, where, summed=self.summed), parameters).fetchall()
         if self.summed:
             seed = _SEEDS[table]
@@ -420,6 +420,7 @@ def _insert(table: str, *, summed: bool, upsert: bool, ignore: bool) -> str:
             sets["sum"] = f"coalesce({table}_was(main.{table}.sum), excluded.sum)"
         conflict = " ON CONFLICT DO UPDATE SET " + ", ".join(f'"{each}" = {value}' for each, value in sets.items())
     elif ignore and summed:
+        # The sum of the row that is not inserted counts as replaced, so that the total stays.
         conflict = f" ON CONFLICT DO UPDATE SET sum = coalesce({table}_was(excluded.sum), main.{table}.sum)"
     elif ignore:
         conflict = " ON CONFLICT DO NOTHING"

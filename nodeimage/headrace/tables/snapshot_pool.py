@@ -76,7 +76,7 @@ class SharedSnapshot:
         self._drop = drop
 
     def reader(self) -> Callable[[int, int], bytes]:
-        """A function that reads, to be run in a thread, a given number of bytes from an offset on. It raises
+        """A function, to be run in a thread, that reads a given number of bytes from an offset on. It raises
         OSError."""
         file = self._open_file()
         return lambda at, length: os.pread(file.fd, length, at)
@@ -88,7 +88,7 @@ class SharedSnapshot:
         return lambda: snapshots.summed(file)
 
     def damaged(self) -> None:
-        """The file's bytes have changed: do not give it to anybody any more."""
+        """Report that the file's bytes have changed: it is removed, and no further reader gets it."""
         self._drop(self)
 
     def _open_file(self) -> OpenFile:
@@ -97,11 +97,11 @@ class SharedSnapshot:
         return self._file
 
     def sent(self) -> None:
-        """Close the file, as nothing more is read from it. The log behind the snapshot is kept until `close`."""
+        """Close the file, as nothing more is read from it. The log after the snapshot is kept until `close`."""
         self._file = None
 
     def close(self) -> None:
-        """Release the file, and the log behind the snapshot. May be called again."""
+        """Release the file, and the log after the snapshot. May be called again."""
         self._file = None
         self._release(self)
 
@@ -136,7 +136,7 @@ class SnapshotPool:
         self._checked: dict[str, _Checked] = {}
         """The newest checked file, by name."""
         self._held: dict[SharedSnapshot, float] = {}
-        """Snapshots behind which the log is kept, each with the loop time of its opening."""
+        """Snapshots after which the log is kept, each with the loop time of its opening."""
         self._failure: HeadraceError | None = None
         self._again_at = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -149,7 +149,7 @@ class SnapshotPool:
         return await asyncio.shield(self._start(self._write_in_turn()))
 
     async def newest(self, least: Position, *, keeps_log: bool) -> SharedSnapshot:
-        """The newest undamaged snapshot; a new one is written if there is none at position `least` or behind.
+        """The newest undamaged snapshot; a new one is written if there is none at position `least` or above.
 
         `keeps_log`: the log is not trimmed beyond the snapshot's position before it is closed, for an hour at most.
         Raises HeadraceError (including StorageFull), OSError, and sqlite3.Error.

@@ -226,7 +226,7 @@ def check_live(folder: Path, *, room: Room = plenty, stop: threading.Event | Non
 
 
 def suspect(folder: Path) -> None:
-    """Leave the mark by which the next start does not trust the live file."""
+    """Leave the mark that tells the next start not to trust the live file."""
     (folder / _SUSPECT).touch()
     sync(folder)
 
@@ -269,11 +269,11 @@ def install(
 ) -> Tables:
     """Replace the rows of the live file, open as `connection`, by those of another replica's snapshot, atomically.
 
-    Returns the connection to continue with: a new one if the live file is `damaged`, or if its rows have sums that the
-    snapshot's rows lack. Readers see either the old rows or the new ones, in tables of this version. The snapshot is
-    kept as this folder's only one, as the log begins at it. Raises HeadraceError for a file that is damaged or not at
-    `position`, FolderRefused for a newer format, StorageFull, OSError and sqlite3.Error (a full disk, or `stop` was
-    set); the rows are unchanged then.
+    Returns the connection to continue with: a new one if the live file is `damaged`, or if its rows have sums, or are
+    to have them, that the snapshot's rows lack. Readers see either the old rows or the new ones, in tables of this
+    version. The snapshot is kept as this folder's only one, as the log begins at it. Raises HeadraceError for a file
+    that is damaged or not at `position`, FolderRefused for a newer format, StorageFull, OSError and sqlite3.Error (a
+    full disk, or `stop` was set); the rows are unchanged then.
     """
     check(snapshot, position, stop=stop)
     fresh = folder / "installed.tmp"
@@ -367,7 +367,7 @@ def path_of(folder: Path, position: Position) -> Path:
 
 def drop_above(folder: Path, end: Position) -> None:
     """Drop snapshots above `end`, where the log ends after it has lost commands: tables restored from them would skip
-    new commands behind `end`."""
+    new commands after `end`."""
     for snapshot, position in _by_position(folder):
         if position > end:
             log.error("catalog_snapshot_dropped", snapshot=snapshot.name, end=end)

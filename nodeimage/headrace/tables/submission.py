@@ -22,7 +22,7 @@ from headrace.tables.outcomes import NotCommitted, Outcomes, Submitted
 from headrace.tables.schema import Command, Outcome
 
 Route = Callable[[bytes], Awaitable[Position]]
-"""Sends a command's payload to the catalog's leader, which writes it; returns the position behind it, once committed.
+"""Sends a command's payload to the catalog's leader, which writes it; returns the position after it, once committed.
 
 One call is one attempt: if the command may have been sent already, it raises an error rather than send the command
 again, so that every repeat is known to be one. Temporary errors (no leader, no contact) are HeadraceError or OSError.
@@ -72,7 +72,7 @@ class Submitter:
 
     async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> asyncio.Future[Position]:
         """Append a command to the log of this node, which leads; returns the future of its commit. `admit` may refuse
-        it by an error."""
+        it by raising an error."""
         await self._applier.let_append()
         try:
             admit()

@@ -45,7 +45,7 @@ class TablesScrub:
         found: Callable[[str], None],
         is_small: Callable[[], bool],
     ) -> None:
-        """`check_rows(table, after, limit)` checks the rows behind a key and returns the last one's key, () at the end;
+        """`check_rows(table, after, limit)` checks the rows after a key and returns the last one's key, () at the end;
         it reports damage itself. `check_file` raises damage, which is then passed to `found`. `is_small`: whether the
         file is checked in place."""
         self._check_rows = check_rows

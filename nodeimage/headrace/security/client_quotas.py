@@ -2,8 +2,8 @@
 
 A limit is chosen by user and client id; the first of these that exists applies: user and client id; user and the
 default client; user; default user and client id; default user and default client; default user; client id; default
-client. Clients with the same limit share one count, but a limit that names clients has one count for each client of a
-user.
+client. A limit by user has one count for each user, a limit by client id one for each client id, and a limit by both
+one for each pair.
 
 A rate covers the last 11 one-second windows; all of the current window's amount counts although the window is not over,
 which overstates the rate by up to a tenth. A client above its limit is told to wait until the rate has fallen to the

@@ -8,10 +8,10 @@
 
 Mapping rules and access expressions are written against this text, so it agrees with Java's `X500Principal.getName`
 byte for byte: the last part of the name comes first; the values of one part have the order of the certificate, with
-`+` between them; types for which RFC 2253 has no keyword are numbers; and their values, like all that are not text, are
-`#` and the hexadecimal digits of their DER. (Java 17 reads BMPString byte by byte, and the letters of T61String beyond
-ASCII as UTF-8; Java 25 reads them as here.) Text that is invalid in its encoding, in which Java would replace
-characters, is refused.
+`+` between them; types for which RFC 2253 has no keyword are dotted numbers; and their values, like all values that
+are not text, are `#` and the hexadecimal digits of their DER. (Java 17 reads BMPString byte by byte, and the letters of
+T61String beyond ASCII as UTF-8; Java 25 reads them as here.) Text that is invalid in its encoding, in which Java would
+replace characters, is refused.
 
 TLS has checked the certificate before; malformed bytes are refused all the same.
 """

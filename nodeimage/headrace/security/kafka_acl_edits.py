@@ -139,7 +139,7 @@ def _text(place: Place, users: Iterable[str], *, everybody: bool) -> str:
 
 
 def _needed(grant: Grant) -> tuple[Permission, ...]:
-    """The permissions of which at least one has to be given for a row."""
+    """The permissions that a row requires, all of them; none if its operation only comes with permissions."""
     if grant.operation is AclOperation.ALL:
         return (Permission.ADMIN,) if grant.on.kind is Kind.CLUSTER else tuple(Permission)
     return tuple(each for each in PERMISSIONS[grant.on.kind] if grant.operation in GIVES[each])

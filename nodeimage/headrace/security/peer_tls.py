@@ -5,7 +5,7 @@
     DIR/ca.crt    PEM: the authorities of the nodes' certificates; during a change, the old and the new one
 
 These are the names in a TLS Secret of Kubernetes. Each side shows its certificate, valid for servers and for clients
-(if it names its uses), and checks the other's by `ca.crt`. Names in certificates are ignored: the
+(if it names its uses), and checks the other's against `ca.crt`. Names in certificates are ignored: the
 cluster's authority signs nodes only, and a node's identity is proved inside TLS (peer.handshake).
 
 That proof is bound to `channel_binding`, which is equal at both ends of one TLS connection, and at no other two ends.
@@ -19,8 +19,10 @@ replacement. What spoiled tls-unique before TLS 1.3, renegotiation and keys shar
 has neither, and no session is resumed, as no client offers one.) So an attacker who terminates a node's TLS connection
 and relays its messages over another one, with a key that was stolen from a node or is shared by all of them, gets
 proofs that fit neither connection.
+
 Mode `require` speaks and accepts nothing but TLS. `accept` is for migration: it accepts both, tries TLS first, and
-continues in clear if that fails for any reason, which it reports. It protects against nobody who can change traffic.
+continues in clear if that fails for any reason, which it reports. It does not protect against anyone who can change
+traffic.
 """
 
 import hashlib

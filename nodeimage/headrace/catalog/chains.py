@@ -75,7 +75,7 @@ class RollTarget(Item, frozen=True):
     partitionlet.
 
     `abandoned` is the partitionlet of an earlier intent whose container was deleted since; 0 if there was none. If it
-    is opened there late, its RollDone is refused. (DESIGN section 5 demands that it be sealed in its container, but a
+    is opened there late, its RollDone is refused. (It need not be sealed in its container: a
     deleted container commits no seal.)
     """
 

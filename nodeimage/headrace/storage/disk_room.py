@@ -9,13 +9,19 @@ gets its bytes.
 
 import os
 import tempfile
+import time
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from headrace.base.errors import StorageFull
 from headrace.log.descriptors import lacks_descriptors, out_of_descriptors, put_off_without_descriptors
 from headrace.log.files import full_disk_as_storage_full
 from headrace.log.regroup import REGROUPED_SUFFIX
+
+COUNT_REST: Final = 500
+"""How many times as long as counting took the next count without a quota waits, since it takes time for each file: so
+it uses a five-hundredth of a core at most, however many containers there are.
+"""
 
 
 class Sizes(Protocol):
@@ -36,6 +42,9 @@ class DiskRoom:
         self._sizes = sizes
         self.refused = False
         """Whether room was refused since the flag's reader last reset it."""
+        self._counted = 0
+        """Bytes that the containers occupied at the last count."""
+        self._count_due = 0.0
 
     def check(self, length: int, *, from_reserve: bool = False) -> None:
         """[blocking] Raises `StorageFull` if there is no room for `length` more bytes."""
@@ -76,12 +85,19 @@ class DiskRoom:
         return True
 
     def measure(self) -> tuple[int, int]:
-        """[blocking] (bytes that the containers occupy, further bytes that they may occupy)."""
-        used = self.used()
+        """[blocking] (bytes that the containers occupy, further bytes that they may occupy).
+
+        Without a quota the first number may be as old as COUNT_REST says: the second does not depend on it.
+        """
+        began = time.monotonic()
+        if self._sizes.disk_quota or began >= self._count_due:
+            self._counted = self.used()
+            ended = time.monotonic()
+            self._count_due = ended + COUNT_REST * (ended - began)
         left = self.free() - self._sizes.disk_reserve
         if self._sizes.disk_quota:
-            left = min(left, self._sizes.disk_quota - used)
-        return used, max(left, 0)
+            left = min(left, self._sizes.disk_quota - self._counted)
+        return self._counted, max(left, 0)
 
     def free(self) -> int:
         """[blocking] Bytes that this process can still use on the disk."""
@@ -91,24 +107,34 @@ class DiskRoom:
     def used(self) -> int:
         """[blocking] Bytes that the containers occupy on the disk: without holes, and without files that are about to
         replace a chunk."""
-        total = 0
-        for folder, _, names in os.walk(self._folder / "containers", onerror=_unless_gone):
-            for name in names:
-                if name.endswith(REGROUPED_SUFFIX):
-                    continue
-                try:
-                    total += os.stat(os.path.join(folder, name)).st_blocks * 512
-                except FileNotFoundError:
-                    continue
-        return total
+        return _occupied(self._folder / "containers")
 
 
-def _unless_gone(error: OSError) -> None:
-    """Raise the error unless the folder is gone: an unreadable folder must not count as an empty one."""
-    if lacks_descriptors(error):
-        raise out_of_descriptors(error.filename, error) from error
-    if not isinstance(error, FileNotFoundError):
-        raise error
+def _occupied(folder: str | Path) -> int:
+    """[blocking] Bytes that the files of a folder and its subfolders occupy; none if it is gone. An unreadable folder
+    must not count as an empty one: raises OSError, StorageFull.
+    """
+    total = 0
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    total += _occupied(entry.path)
+                elif not entry.name.endswith(REGROUPED_SUFFIX):
+                    total += _blocks(entry)
+    except OSError as error:
+        if lacks_descriptors(error):
+            raise out_of_descriptors(error.filename, error) from error
+        if not isinstance(error, FileNotFoundError):
+            raise
+    return total
+
+
+def _blocks(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_blocks * 512
+    except FileNotFoundError:  # it was deleted meanwhile
+        return 0
 
 
 class ReservedRoom:

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.base.errors import StorageFull
 from headrace.log.regroup import REGROUPED_SUFFIX
+from headrace.storage import disk_room
 from headrace.storage.disk_room import DiskRoom, ReservedRoom
 
 BLOCK = 4096
@@ -105,3 +106,45 @@ def test_what_the_filesystem_did_not_tell_is_noted(tmp_path: Path) -> None:
     room = DiskRoom(tmp_path, Sizes())
     ReservedRoom(room).lacked()
     assert room.refused
+
+
+def test_without_a_quota_files_are_counted_seldom_if_that_takes_long(
+    tmp_path: Path, free: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand containers have some 40,000 files, and counting them takes a part of a second each time."""
+    now = SimpleNamespace(s=1000.0)
+    monkeypatch.setattr(disk_room.time, "monotonic", lambda: now.s)
+    real = DiskRoom.used
+
+    def slow(room: DiskRoom) -> int:
+        now.s += 0.2
+        return real(room)
+
+    monkeypatch.setattr(DiskRoom, "used", slow)
+    chunk(tmp_path, "a.chunk", 1)
+    room = DiskRoom(tmp_path, Sizes())
+    assert room.measure() == (BLOCK, 900)
+    chunk(tmp_path, "b.chunk", 1)
+    free.bytes = 500
+    now.s += 99.9
+    assert room.measure() == (BLOCK, 400), "what is left is always looked at"
+    now.s += 0.2
+    assert room.measure() == (2 * BLOCK, 400)
+    limited = DiskRoom(tmp_path, Sizes(disk_quota=4 * BLOCK))
+    assert limited.measure() == (2 * BLOCK, 400)
+    chunk(tmp_path, "c.chunk", 2)
+    assert limited.measure() == (4 * BLOCK, 0), "a quota depends on it"
+
+
+def test_a_folder_that_cannot_be_read_does_not_count_as_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunk(tmp_path, "a.chunk", 1)
+    real = os.scandir
+
+    def failing(path: Path | str) -> object:
+        if str(path).endswith("7"):
+            raise OSError(5, "Input/output error", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        DiskRoom(tmp_path, Sizes()).used()

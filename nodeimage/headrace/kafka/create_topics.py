@@ -203,6 +203,7 @@ class CreateTopicsApis:
     ) -> list[TopicOutcome]:
         """Create all topics by one command; returns one outcome per wanted topic. Where no container is available,
         `results` has the error."""
+        await self._placement.learn_of({each.policy.volume for each in wanted}, timeout_s=timeout_ms / 1e3)
         free = self._places(wanted)
         items: list[NewTopic] = []
         for index, topic in enumerate(wanted):
@@ -299,7 +300,9 @@ class CreateTopicsApis:
         stream = await self._catalog.query(lambda reader: reader.streams.at(row.stream))
         if stream is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-        command = create_partitions_command(self._placement, row, count=count, volume=stream.policy.volume)
+        volume = stream.policy.volume
+        await self._placement.learn_of((volume,), timeout_s=timeout_ms / 1e3)
+        command = create_partitions_command(self._placement, row, count=count, volume=volume)
         outcome: TopicOutcome = await submit_within(self._catalog, command, timeout_ms=timeout_ms)
         if outcome.code is not Code.NONE:
             raise KafkaError(outcome.code, outcome.message.replace(row.full_name, name))

@@ -8,6 +8,7 @@ Containers without full nodes come first, then those that can commit without the
 others (`leaves`).
 """
 
+import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
@@ -22,6 +23,10 @@ REMEMBERED: Final = 1_000
 """Number of this node's latest placements that the choice takes into account."""
 FEW: Final = 16
 """Number of candidates up to which all are compared, so that the partitions of a small topic lie on different nodes."""
+
+LEARN_S: Final = 2.0
+"""Seconds within which a node has learned of a container that another node created."""
+LOOK_S: Final = 0.02
 
 
 class Placement:
@@ -50,6 +55,25 @@ class Placement:
                 Code.LEADER_NOT_AVAILABLE, f"no container of volume {volume!r} takes new partitions at the moment"
             )
         return [self._choose(candidates) for _ in range(count)]
+
+    async def learn_of(self, volumes: Iterable[str], *, timeout_s: float) -> None:
+        """Wait until this node knows a container of each volume, or `timeout_s` have passed, LEARN_S at most: `place`
+        then says what is wrong. The first container of a volume is created with the first stream that names it, perhaps
+        by another node a moment ago.
+        """
+        deadline = asyncio.get_running_loop().time() + min(timeout_s, LEARN_S)
+        missing = {volume for volume in volumes if self._may_be_unknown(volume)}
+        while missing and asyncio.get_running_loop().time() < deadline:
+            self._cluster.view.refresh()
+            await asyncio.sleep(LOOK_S)
+            missing = {volume for volume in missing if self._may_be_unknown(volume)}
+
+    def _may_be_unknown(self, volume: str) -> bool:
+        """Whether the volume may have a container that this node does not know yet."""
+        if self._candidates(volume, None):
+            return False
+        wanted = self._cluster.view.volumes.get(volume)
+        return wanted is None or volume_fault(wanted, self._cluster.nodes()) is None
 
     def _candidates(self, volume: str, avoid: ContainerId | None) -> Sequence[ContainerRecord]:
         """The best open containers: those whose leader stays, and of these the ones with the most room; otherwise any.

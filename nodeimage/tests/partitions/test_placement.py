@@ -1,10 +1,12 @@
 """Placement of new partitionlets, and the containers that partitions leave as the nodes' disks fill."""
 
+import asyncio
 import uuid
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId
@@ -34,7 +36,11 @@ class FakeCluster:
             )
             for number, replicas in containers.items()
         }
-        self.view = SimpleNamespace(volumes={})
+        self.refreshes = 0
+        self.view = SimpleNamespace(volumes={}, refresh=self._refresh)
+
+    def _refresh(self) -> None:
+        self.refreshes += 1
 
     def mark(self, *numbers: int, **fields: Any) -> None:
         for number in numbers:
@@ -122,3 +128,29 @@ def test_a_volume_without_containers_says_so() -> None:
     with pytest.raises(KafkaError) as caught:
         placement(FakeCluster(2, {})).place(1, "default")
     assert caught.value.code == Code.LEADER_NOT_AVAILABLE
+
+
+async def test_the_first_container_of_a_volume_that_another_node_created_is_waited_for() -> None:
+    """CreateTopics at one node, right after the stream was created at another, found no container of its volume."""
+    cluster = FakeCluster(2, {10: (1, 2)})
+    place = placement(cluster)
+    learning = asyncio.create_task(place.learn_of({"single"}, timeout_s=60.0))
+    await asyncio.sleep(0.05)
+    assert not learning.done()
+    assert cluster.refreshes, "the store is read at once"
+    cluster.records[ContainerId(11)] = structs.replace(cluster.records[ContainerId(10)], volume="single")
+    await asyncio.wait_for(learning, 1.0)
+    assert place.place(1, "single")
+
+
+async def test_nothing_is_waited_for_where_a_container_is_known_or_none_can_be() -> None:
+    cluster = FakeCluster(1, {10: (1,)})
+    place = placement(cluster)
+    await asyncio.wait_for(place.learn_of({"default"}, timeout_s=60.0), 1.0)
+    cluster.view.volumes["wide"] = VolumeRecord("wide", replicas=3, min_in_sync=2)
+    await asyncio.wait_for(place.learn_of({"wide"}, timeout_s=60.0), 1.0)
+    assert not cluster.refreshes
+    await asyncio.wait_for(place.learn_of({"nowhere"}, timeout_s=0.1), 1.0)
+    with pytest.raises(KafkaError) as refused:
+        place.place(1, "nowhere")
+    assert refused.value.code is Code.LEADER_NOT_AVAILABLE

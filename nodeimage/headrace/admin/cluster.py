@@ -119,7 +119,7 @@ class ClusterCalls:
                 "catalog": any(each.kind == "catalog" for each in kept),
                 "lacking": len(lacking),
                 "below_minimum": len(below),
-                "stalled": sum(each.stalled for each in lacking if each not in below),
+                "stalled": sum(each.stalled for each in lacking if each.in_sync >= each.min_in_sync),
                 "behind_bytes": sum(each.behind_bytes or 0 for each in lacking),
             },
             "nodes": [self._nodes.shown(node, answers.get(node.node_id), duties) for node in self._cluster.nodes()],

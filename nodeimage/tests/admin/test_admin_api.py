@@ -5,7 +5,9 @@ import tracemalloc
 import msgspec
 import pytest
 
+from headrace.admin import cluster_rules
 from headrace.base.errors import Code, MalformedRequest
+from headrace.base.ids import ContainerId, NodeId
 from headrace.kafka.connection import Connection
 
 
@@ -64,3 +66,18 @@ async def test_parameters_that_are_no_msgpack_are_answered(broker):
         except MalformedRequest:
             continue
         assert msgspec.msgpack.decode(answer)["error"] == Code.INVALID_REQUEST
+
+
+async def test_a_status_of_many_containers_below_their_minimum_compares_none_with_another(call, monkeypatch):
+    """Comparing each with all others took seconds on the loop with tens of thousands of them."""
+    compared = []
+
+    def lacking(number: int, in_sync: int) -> cluster_rules.Lack:
+        return cluster_rules.Lack(ContainerId(number), "data", "v", NodeId(1), in_sync, 3, 2, "down", None, True)
+
+    found = [lacking(number, in_sync=1 + number // 100) for number in range(300)]
+    monkeypatch.setattr(cluster_rules, "lacks", lambda *_, **__: found)
+    monkeypatch.setattr(cluster_rules.Lack, "__eq__", lambda *each: compared.append(each))
+    redundancy = (await call("cluster.status"))["redundancy"]
+    assert (redundancy["lacking"], redundancy["below_minimum"], redundancy["stalled"]) == (300, 100, 200)
+    assert compared == []

@@ -165,8 +165,9 @@ class NodeCatalog(ReplicaListener):
             await self.tables.submit(CreateStream(path=DEFAULT_STREAM, policy=policy, now=now))
 
     async def raise_level(self, level: int) -> None:
-        """Raise the feature level of the catalog's log to `level`, if it is lower. Raises HeadraceError."""
-        if self.is_open and await self.tables.query(lambda reader: reader.level()) < level:
+        """Raise the feature level of the catalog's log to `level`, if it is lower. The tables have to be open. Raises
+        HeadraceError."""
+        if await self.tables.query(lambda reader: reader.level()) < level:
             await self.tables.submit(RaiseLevel(level))
 
     async def submitted(self, asked: Submit, payload: memoryview, _session: Session) -> Submitted:

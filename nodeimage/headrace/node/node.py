@@ -685,7 +685,8 @@ class Node:
             return self._say_range
         if level_record.required < self._fenced:
             return partial(self._raise_again, self._fenced)
-        if level_record.level > self._noted and CATALOG_ID in self.replicas.led:
+        # Before the tables are open this would have no effect; `start` follows the level once they are.
+        if level_record.level > self._noted and CATALOG_ID in self.replicas.led and self._catalog.is_open:
             return partial(self._note_level, level_record.level)
         return None
 

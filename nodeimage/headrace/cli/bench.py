@@ -238,15 +238,21 @@ def _paced(
                 producer.poll(0)
                 receive(min(left, 0.001))
         producer.flush(SILENCE_S)
-        heard = time.monotonic()
-        while len(arrived) < total and time.monotonic() - heard < SILENCE_S:
+        heard, known = time.monotonic(), len(arrived) + len(acknowledged)
+        while min(len(arrived), len(acknowledged)) < total and time.monotonic() - heard < SILENCE_S:
             receive(0.1)
+            producer.poll(0)
+            if len(arrived) + len(acknowledged) > known:
+                heard, known = time.monotonic(), len(arrived) + len(acknowledged)
     finally:
         consumer.close()
     if failures:
         raise describe(failures[0], "bench")
     if len(arrived) < total:
         raise HeadraceError(f"{total - len(arrived)} of {total} paced records did not arrive within {SILENCE_S:.0f} s")
+    if len(acknowledged) < total:
+        lacking = total - len(acknowledged)
+        raise HeadraceError(f"{lacking} of {total} paced records were not acknowledged within {SILENCE_S:.0f} s")
     return [_latency("send to acknowledgement", acknowledged), _latency("send to consumer", arrived)]
 
 

@@ -112,11 +112,17 @@ def produce(
 
 
 def _refused(topic: str, error: HeadraceError, target: "Target") -> HeadraceError:
-    """Add the topic's home to a refusal: the client receives only a code, and the cluster knows where the home is."""
+    """Add the topic's home to a refusal: the client receives only a code, and the cluster knows where the home is.
+
+    Returns the refusal as it is if the cluster does not tell the home: the count of stored records is still to be told.
+    """
     from headrace.cli.connect import connected_to
 
-    with connected_to(target) as cluster:
-        home = cluster.admin("topic.show", {"topic": topic}).get("home")
+    try:
+        with connected_to(target) as cluster:
+            home = cluster.admin("topic.show", {"topic": topic}).get("home")
+    except (HeadraceError, KeyboardInterrupt):
+        return error
     if home is None:
         return error
     where = f"cluster {home['cluster']}" + (f", at {home['address']}" if "address" in home else "")

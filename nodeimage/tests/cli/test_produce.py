@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.connect import connected
+from headrace.base.errors import Code, KafkaError
+from headrace.cli import connect
+from headrace.cli.connect import NoAnswer, connected
 from kit.commands_on_node import Headrace
 
 
@@ -71,17 +73,40 @@ def test_a_record_that_is_too_large_is_named_by_its_line(hr: Headrace, cluster: 
     assert hr("consume", topic, "--from-beginning").out == "a\n"
 
 
-def test_a_record_for_a_copy_is_told_where_its_home_is(hr: Headrace, cluster: Any) -> None:
-    stream = cluster.stream()
-    hr("topic", "create", f"{stream}:t")
-    topic_id = hr("topic", "show", f"{stream}:t", "-o", "json").json["topic_id"]
+def make_copy(hr: Headrace, cluster: Any) -> str:
+    """A topic whose home is another cluster."""
+    topic = f"{cluster.stream()}:t"
+    hr("topic", "create", topic)
+    topic_id = hr("topic", "show", topic, "-o", "json").json["topic_id"]
     with connected(cluster.bootstrap, None) as client:
         client.admin(
             "home.cede", {"version": 1, "topic_ids": [base64.urlsafe_b64decode(topic_id + "==")], "to": "far-away"}
         )
-    said = hr("produce", f"{stream}:t", "-v", "x").refused()
+    return topic
+
+
+def test_a_record_for_a_copy_is_told_where_its_home_is(hr: Headrace, cluster: Any) -> None:
+    said = hr("produce", make_copy(hr, cluster), "-v", "x").refused()
     assert "its home is cluster far-away" in said
     assert "Policy violation" not in said, "it is told once, and better"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NoAnswer("is the cluster up?"), KafkaError(Code.TOPIC_AUTHORIZATION_FAILED, "not allowed"), KeyboardInterrupt()],
+    ids=["no answer", "refused", "interrupted"],
+)
+def test_a_record_for_a_copy_whose_home_cannot_be_asked_for_is_told_with_what_is_stored(
+    hr: Headrace, cluster: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def failed(*_: object, **__: object) -> Any:
+        raise error
+
+    topic = make_copy(hr, cluster)
+    monkeypatch.setattr(connect, "connected_to", failed)
+    said = hr("produce", topic, "-v", "x").refused()
+    assert "Policy violation" in said
+    assert said.endswith("; nothing is stored")
 
 
 def test_a_key_has_one_partition_whatever_the_time_of_its_records(hr: Headrace, cluster: Any, tmp_path: Path) -> None:

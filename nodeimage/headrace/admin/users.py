@@ -115,15 +115,20 @@ class UserCalls:
         if present is not None and params.if_not_exists:
             return {**present, **await self._changes.outcome_fields()}
         if present is not None and (present["mechanisms"] or params.password is None):
-            raise KafkaError(
-                Code.DUPLICATE_RESOURCE,
-                f"there is a user {name} already; `headrace user alter` changes its groups, `headrace user passwd` its"
-                " password",
-            )
+            raise _taken(name)
+        # Computed first, so that the user is without its password as briefly as possible: a concurrent call would take
+        # it for the rest of a crash.
+        credentials = None if params.password is None else await self._credentials(name, params.password)
         command = PutUser(name=name, groups=params.groups, now=now(), create=True)
         outcome: UserOutcome = await submit_within(self._catalog, command, timeout_ms=0)
-        if params.password is not None:
-            await self._set_password(name, params.password)
+        if not outcome.changed:
+            made = await self._found(name) or _shown(outcome.user, ())
+            if params.if_not_exists:
+                return {**made, **await self._changes.outcome_fields()}
+            if present is None or made["mechanisms"]:  # another call was faster
+                raise _taken(name)
+        if credentials is not None:
+            await self._put_credentials(name, credentials)
         log.info("user created", user=name)
         self._changes.note(caller, Change.USERS, name, f"made, {_of_groups(params.groups)}", api="user.create")
         made = await self._found(name) or _shown(outcome.user, ())
@@ -165,7 +170,7 @@ class UserCalls:
         await self._show(OneUser(params.name))
         if not self._changes.is_admin(caller):
             await self._check_still_his(params.name, caller)
-        await self._set_password(params.name, params.password)
+        await self._put_credentials(params.name, await self._credentials(params.name, params.password))
         log.info("password changed", user=params.name)
         self._changes.note(caller, Change.USERS, params.name, "another password", api="user.passwd")
         return {**await self._show(OneUser(params.name)), **await self._changes.outcome_fields()}
@@ -197,9 +202,10 @@ class UserCalls:
                 f"{caller.principal} has got another password since this session began: log in again with that one",
             )
 
-    async def _set_password(self, name: str, password: str) -> None:
-        loop = self._runtime.loop
-        upserts = await loop.run_in_executor(self._runtime.executor, _credentials, name, password)
+    async def _credentials(self, name: str, password: str) -> list[Credential]:
+        return await self._runtime.loop.run_in_executor(self._runtime.executor, _credentials, name, password)
+
+    async def _put_credentials(self, name: str, upserts: list[Credential]) -> None:
         command = AlterCredentials(deletions=[], upserts=upserts, now=now(), only_existing=True)
         codes: Sequence[Code] = await submit_within(self._catalog, command, timeout_ms=0)
         if any(code is not Code.NONE for code in codes):
@@ -257,6 +263,14 @@ def _shown(row: UserRow, mechanisms: Sequence[str]) -> dict[str, Any]:
         "mechanisms": list(mechanisms),
         "created_ms": row.created,
     }
+
+
+def _taken(name: str) -> KafkaError:
+    return KafkaError(
+        Code.DUPLICATE_RESOURCE,
+        f"there is a user {name} already; `headrace user alter` changes its groups, `headrace user passwd` its"
+        " password",
+    )
 
 
 def _none(name: str) -> KafkaError:

@@ -1,5 +1,8 @@
 """Admin calls on users: create, list, alter, delete; passwords are checked, salted, and never revealed."""
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -13,6 +16,9 @@ from kit.access import principal
 from kit.callers import PASSWORD, Callers
 
 OTHER = "another secret 2"
+
+Meanwhile = Callable[[str, dict[str, Any]], None]
+"""Has another admin call run just before the next user is put."""
 
 
 @pytest.fixture
@@ -77,6 +83,55 @@ async def test_one_that_exists_is_not_made_again_nor_gets_another_password(calle
 async def test_one_that_was_made_half_gets_its_password_by_a_repeat(callers: Callers, broker: NodeParts) -> None:
     await callers.call("", "user.create", name="alice", groups=["ops"])
     await callers.call("", "user.create", name="alice", groups=["ops"], password=PASSWORD)
+    assert await fits(broker, "alice", PASSWORD) == [True, True]
+
+
+@pytest.fixture
+def meanwhile(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    original = callers.parts.catalog.submit
+
+    def run(method: str, params: dict[str, Any]) -> None:
+        async def submit(command: object, **more: object) -> object:
+            if isinstance(command, users.PutUser):
+                monkeypatch.setattr(callers.parts.catalog, "submit", original)
+                await callers.call("", method, **params)
+            return await original(command, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(callers.parts.catalog, "submit", submit)
+
+    return run
+
+
+@pytest.mark.parametrize("password", [PASSWORD, None], ids=["with a password", "without"])
+async def test_one_whom_another_call_makes_meanwhile_is_not_made_again(
+    callers: Callers, broker: NodeParts, meanwhile: Meanwhile, password: str | None
+) -> None:
+    """Both calls succeeded, and the second password replaced the first."""
+    meanwhile("user.create", {"name": "alice", "groups": ["ops"], "password": password})
+    error = await callers.fails("", "user.create", name="alice", groups=["ops"], password=OTHER)
+    assert (error.code, "headrace user passwd" in str(error)) == (Code.DUPLICATE_RESOURCE, True)
+    mechanisms = (await callers.call("", "user.show", name="alice"))["mechanisms"]
+    assert mechanisms == (list(HASHES) if password else [])
+    if password:
+        assert await fits(broker, "alice", password) == [True, True]
+
+
+async def test_one_whom_another_call_makes_meanwhile_is_kept_where_it_may_exist(
+    callers: Callers, broker: NodeParts, meanwhile: Meanwhile
+) -> None:
+    meanwhile("user.create", {"name": "alice", "password": PASSWORD})
+    kept = await callers.call("", "user.create", name="alice", password=OTHER, if_not_exists=True)
+    assert (kept["user"], kept["mechanisms"]) == ("alice", list(HASHES))
+    assert await fits(broker, "alice", PASSWORD) == [True, True]
+
+
+async def test_one_that_was_made_half_keeps_the_password_that_it_gets_meanwhile(
+    callers: Callers, broker: NodeParts, meanwhile: Meanwhile
+) -> None:
+    await callers.call("", "user.create", name="alice")
+    meanwhile("user.passwd", {"name": "alice", "password": PASSWORD})
+    error = await callers.fails("", "user.create", name="alice", password=OTHER)
+    assert error.code == Code.DUPLICATE_RESOURCE
     assert await fits(broker, "alice", PASSWORD) == [True, True]
 
 

@@ -361,7 +361,8 @@ class _Plan:
         roomy = [node for node in nodes if not node.full]
         if not opened or not roomy or not leads.issuperset(node.node_id for node in roomy):
             return  # a node that leads none gets one anyway
-        changing = any(each.container_id in self._touched - self._waiting for each in opened)
+        touched = [each.container_id for each in opened if each.container_id in self._touched]
+        changing = any(container not in self._waiting for container in touched)
         if changing or any(name == volume.name for _, _, name in self._observed.creating):
             return
         first = min(roomy, key=lambda node: (self._led[node.node_id], node.node_id))

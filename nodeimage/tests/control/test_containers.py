@@ -1,9 +1,13 @@
 """Creation of containers: the first ones when enough nodes are there, then one for each node that leads none."""
 
+from collections.abc import Set as AbstractSet
+
 from msgspec import structs
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.control.changes import CreateContainer
 from headrace.control.observations import ProbeResult
+from headrace.control.plan import _Plan
 from headrace.store.records import CATALOG_ID, Room, VolumeRecord
 from kit.world import World
 
@@ -246,6 +250,30 @@ def test_where_none_could_take_records_under_another_leader_one_is_made_that_tak
     world.mark(3, full=True)
     world.pass_time(60)
     assert not world.plan(), "one node with room commits nothing"
+
+
+def test_what_a_plan_has_changed_is_not_copied_for_every_open_container(world: World) -> None:
+    """With tens of thousands of changed containers each copy takes a millisecond on the loop."""
+
+    class Touched(set[int]):
+        copies = 0
+
+        def __sub__(self, other: AbstractSet[int | None]) -> set[int]:
+            self.copies += 1
+            return super().__sub__(other)
+
+    world.volume(3, 2)
+    world.node(1, 2, 3, 4)
+    world.container(1, (3, 1, 2), kind="catalog")
+    for number, members in enumerate(((1, 2, 3), (2, 1, 4), (3, 1, 2), (4, 1, 2)), start=2):
+        world.container(number, members)
+    for number in (1, 2):
+        world.mark(number, full=True)
+    planned = _Plan(world.observed(), world.now)
+    planned._touched = touched = Touched()
+    changes = [change for step in planned.make() for change in step]
+    assert [type(change) for change in changes] == [CreateContainer]
+    assert touched.copies == 0
 
 
 def test_zones_do_not_keep_a_container_from_being_made_where_there_is_room(world: World) -> None:

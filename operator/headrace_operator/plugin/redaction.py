@@ -17,13 +17,10 @@ GONE: Final = "REDACTED"
 _NAMES: Final = (
     r"pass(?:word|wd|phrase)|(?<![a-z])pass(?![a-z])|pwd|secret|token|credential|private[-_.]?key|jaas|api[-_.]?key|"
     r"access[-_.]?key|account[-_.]?key|encryption[-_.]?key|authorization|(?<![a-z])auth(?![a-z])|cookie|"
-    r"session[-_.]?id|signature|sas[-_.]?url"
+    r"session[-_.]?id|signature|sas[-_.]?url|"
+    r"(?-i:(?<=[a-z])(?:Pass|Auth)(?![a-z]))"  # a word of its own in camel case, as in dbPass
 )
-SECRET_NAME: Final = re.compile(
-    r"(?i)(?:^|[^a-z])(?:pass|pwd|auth|cookie)(?:$|[^a-z])"
-    r"|password|passwd|passphrase|secret|token|credential|private[-_.]?key|jaas|api[-_.]?key|access[-_.]?key"
-    r"|account[-_.]?key|encryption[-_.]?key|authorization|signature|sas[-_.]?url"
-)
+SECRET_NAME: Final = re.compile(rf"(?i){_NAMES}")
 REFERENCES: Final = frozenset(
     {
         *("secretName", "credentialsSecret", "secretRef", "secretKeyRef", "imagePullSecrets", "serviceAccountToken"),

@@ -136,7 +136,7 @@ class FakeCluster:
 
         class Answer:
             topics: tuple[()] = ()
-            results: tuple[()] = ()
+            results: tuple[Any, ...] = ()
             responses: tuple[()] = ()
             entries: tuple[Any, ...] = ()
             error_code = 0
@@ -174,6 +174,9 @@ class FakeCluster:
                         quotas.pop(op["key"], None)
                         if not op["remove"]:
                             quotas[op["key"]] = op["value"]
+            case "ALTER_USER_SCRAM_CREDENTIALS":
+                assert not fields["upsertions"]
+                Answer.results = tuple(map(self._without_credential, fields["deletions"]))
         return Answer
 
     async def get(self, pod: Object, port: int, path: str) -> Answer | None:
@@ -395,6 +398,20 @@ class FakeCluster:
         found = self.users[name]
         mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512"] if found["password"] is not None else []
         return {"user": name, "groups": found["groups"], "mechanisms": mechanisms}
+
+    def _without_credential(self, deletion: Object) -> SimpleNamespace:
+        """Delete one of a user's credentials: the fake's users have both or none, so the last deletion counts."""
+        assert deletion["mechanism"] in (1, 2)
+        found = self.users.get(deletion["name"])
+        if found is None or found["password"] is None:
+            code, why = Code.RESOURCE_NOT_FOUND, "there is no such credential"
+        elif self.refuses is not None:
+            code, why = self.refuses.code, str(self.refuses)
+        else:
+            code, why = Code.NONE, None
+            if deletion["mechanism"] == 2:
+                found["password"] = None
+        return SimpleNamespace(user=deletion["name"], error_code=int(code), error_message=why)
 
     def user_create(self, name: str, groups: list[str], password: str | None = None) -> Object:
         if name in self.users:

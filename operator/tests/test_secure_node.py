@@ -216,6 +216,32 @@ def test_users_that_are_declared_come_in_and_others_do_not(tmp_path: Path, secur
         BrokerConnection("localhost", running.ports["internal"], timeout_s=LIMIT_S).admin("cluster.status")
 
 
+def test_a_user_that_shall_have_a_certificate_only_loses_its_password(
+    tmp_path: Path, secure: World, running: Running
+) -> None:
+    def declared(**fields: Any) -> dict[str, str]:
+        """Return the content of the user's Secret after a reconcile."""
+
+        async def reconciled() -> None:
+            admin = Admin(Here(secure.routes, running.ports["operator"]))
+            common: Any = {"kube": secure.kube, "admin": admin, "reporter": secure.reporter, "cache": secure.cache}
+            key = secure.declare("StreamUser", "bob", {**REF, **fields})
+            secure.watch()
+            await Users(**common, index=secure.index).reconcile(key, secure.cache.get(key))
+            await admin.close()
+
+        asyncio.run(reconciled())
+        assert secure.condition("StreamUser", "bob")[:2] == ("True", "Ready")
+        return decoded(secure.api.one("Secret", "bob"))
+
+    former = client(tmp_path / "bob", declared(), running)
+    access = Access(security_of(of_security(former)))
+    BrokerConnection("localhost", running.ports["internal"], timeout_s=LIMIT_S, access=access).close()
+    assert "password" not in declared(authentication={"tls": {}})
+    with pytest.raises(SourceRefuses, match="authentication failed"):
+        BrokerConnection("localhost", running.ports["internal"], timeout_s=LIMIT_S, access=access)
+
+
 def test_the_operator_alone_is_administrator(secure: World, running: Running) -> None:
     async def shown() -> Any:
         admin = Admin(Here(secure.routes, running.ports["operator"]))

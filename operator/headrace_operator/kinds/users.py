@@ -5,7 +5,8 @@ In a cluster without security there is only the Secret. With security:
 1. A user is created only if it does not exist. An existing user is not taken over: otherwise anybody who may create
    StreamUsers could get any user's access. So the Secret is marked with the user before the user is created.
 2. The user's groups and quotas are restored if they differ. The password, if the resource asks for one, is sent if the
-   user has none, or if it differs from the one that was sent last, by its digest in the Secret.
+   user has none, or if it differs from the one that was sent last, by its digest in the Secret. If the resource asks
+   for none, the user's password is removed from the cluster.
 3. Deleting the resource deletes the user, so a finalizer holds it while the cluster can be reached.
 """
 
@@ -36,6 +37,7 @@ from headrace_operator.engine import Body
 from headrace_operator.kinds.cluster_view import annotation
 from headrace_operator.kinds.kind import AGAIN_S, FIGURES_AGAIN_S, Figures, Kind, Outcome
 from headrace_operator.kinds.references import Unresolved, check_oldest, cluster_key, resolve
+from headrace_operator.kinds.user_passwords import remove_password
 from headrace_operator.kinds.user_quotas import alter_quotas
 from headrace_operator.kube import REFUSALS, path
 from headrace_operator.specs import GROUP, ClusterSpec, Quotas, Scram, Spec, UserSpec
@@ -242,7 +244,7 @@ class Users(Kind[UserSpec]):
         notes = {MADE: _mark(body, entry.user)}
         mark = digest([entry.user, entry.password]) if wanted.scram else ""
         told = annotation(present, TOLD) if present is not None else ""
-        if told and not wanted.forced:
+        if told and wanted.scram and not wanted.forced:
             notes[TOLD] = told
         await self._kube.apply(_secret(body, name, entry, notes))  # first, so that no password is lost
         if wanted.forced:
@@ -257,6 +259,8 @@ class Users(Kind[UserSpec]):
                 await self._admin.call(bootstrap, "user.alter", {"name": entry.user, "groups": groups})
             if wanted.scram and (told != mark or not shown["mechanisms"]):
                 await self._admin.call(bootstrap, "user.passwd", {"name": entry.user, "password": entry.password})
+            if not wanted.scram and shown["mechanisms"]:
+                await remove_password(self._admin, bootstrap, entry.user, shown["mechanisms"])
         if wanted.scram and told != mark:
             await self._kube.apply(_secret(body, name, entry, {**notes, TOLD: mark}))
         await alter_quotas(self._admin, bootstrap, entry.user, spec.quotas)

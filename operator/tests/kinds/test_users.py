@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from headrace.base.errors import Code, KafkaError
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.authorities import FORCE, decoded
 from headrace_operator.engine import Key
 from headrace_operator.kinds.kind import EARLY_S
+from headrace_operator.kinds.users import TOLD
 from headrace_operator.specs import FINALIZER
 
 from ..fake_cluster import NS, World
@@ -64,6 +66,43 @@ async def test_a_user_may_prove_who_it_is_by_a_certificate_alone(secure: World) 
     await secure.run(ALICE)
     assert decoded(secure.api.one("Secret", "alice"))["user.crt"] != held["user.crt"]
     assert not secure.api.one("StreamUser", "alice")["metadata"]["annotations"]
+
+
+BOTH = {"authentication": {"scram": {}, "tls": {}}}
+CERTIFICATE = {"authentication": {"tls": {}}}
+
+
+async def test_a_user_that_shall_have_a_certificate_only_loses_its_password(secure: World) -> None:
+    former = (await declared(secure, **BOTH))["password"]
+    held = await declared(secure, **CERTIFICATE)
+    assert secure.condition("StreamUser", "alice")[0] == "True"
+    assert "password" not in held
+    assert secure.cluster.users["alice"] == {"groups": [], "password": None}
+    assert TOLD not in secure.api.one("Secret", "alice")["metadata"]["annotations"]
+    before = len(secure.cluster.calls)
+    await secure.run(ALICE)
+    assert len(secure.cluster.calls) == before
+    again = (await declared(secure, **BOTH))["password"]
+    assert former != again == secure.cluster.users["alice"]["password"]
+
+
+async def test_a_password_that_somebody_sets_for_a_user_with_a_certificate_only_is_removed(secure: World) -> None:
+    await declared(secure, **CERTIFICATE)
+    secure.cluster.users["alice"]["password"] = "set by hand"
+    await secure.run(ALICE)
+    assert secure.cluster.users["alice"]["password"] is None
+
+
+async def test_a_password_that_cannot_be_removed_is_a_condition_until_it_is(secure: World) -> None:
+    await declared(secure, **BOTH)
+    secure.cluster.refuses = KafkaError(Code.POLICY_VIOLATION, "not now")
+    await declared(secure, **CERTIFICATE)
+    assert secure.condition("StreamUser", "alice")[:2] == ("False", "Refused")
+    assert "not now" in secure.condition("StreamUser", "alice")[2]
+    secure.cluster.refuses = None
+    await secure.run(ALICE)
+    assert secure.condition("StreamUser", "alice")[0] == "True"
+    assert secure.cluster.users["alice"]["password"] is None
 
 
 async def test_what_the_cluster_has_of_a_user_is_put_back(secure: World) -> None:

@@ -52,6 +52,7 @@ class FakeCluster:
         self.containers = 2
         self.catalog = True
         self.set_back: Object | None = None
+        self.store_silent_ms = 0
         self.catalog_damage: dict[int, str] = {}
         self.unsafe: dict[str, str | None] = {}
         """Pods whose nodes cannot be spared, and why; None: they do not answer."""
@@ -219,6 +220,7 @@ class FakeCluster:
             "volumes": list(self.volumes.values()),
             "lacking": self.lacking,
             "set_back": self.set_back,
+            "store": {"node": nodes[0]["node"] if nodes else 1, "silent_ms": self.store_silent_ms},
         }
 
     def cluster_events(self, events: int) -> list[Object]:

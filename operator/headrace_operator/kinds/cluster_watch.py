@@ -79,12 +79,17 @@ class ClusterWatch:
 
 
 def mark(status: Mapping[str, Any]) -> str:
-    """Return a digest of redundancy, the nodes' states and the controller, which most conditions depend on. Pure."""
+    """Return a digest of what most conditions depend on: redundancy, the nodes' states, damage of their catalogs, the
+    controller, and whether the cluster store is reached and was set back. Pure.
+    """
     redundancy = status["redundancy"]
+    set_back = status.get("set_back") or {}
     return digest(
         [
             [redundancy.get(name) for name in ("whole", "containers", "catalog", "lacking", "below_minimum")],
-            sorted([node["node"], node["state"]] for node in status["nodes"]),
+            sorted([node["node"], node["state"], bool(node.get("catalog_damage"))] for node in status["nodes"]),
             status.get("controller"),
+            [set_back.get(name) for name in ("containers", "such_as", "nodes")],
+            bool((status.get("store") or {}).get("silent_ms")),  # not for how long, which changes all the time
         ]
     )

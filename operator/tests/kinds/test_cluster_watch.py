@@ -2,19 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 
 from headrace_operator.kinds.cluster_watch import ClusterWatch, mark
 
 from ..fake_api import Object
-from ..fake_cluster import World
+from ..fake_cluster import FakeCluster, World
 from .test_cluster import KEY, SPEC, started
 
 AT_REST = 20
 """Requests of one reconcile of a cluster of three pods at rest."""
 UNWELL = 6
 """Additional requests if pods are not ready."""
+SET_BACK: Object = {"containers": 1, "such_as": [1], "nodes": [2, 3], "reason": "", "do": ""}
 LACKS: Object = {"container": 7, "in_sync": 2, "wanted": 3, "reason": "node 3 does not answer"}
 
 
@@ -46,20 +48,24 @@ async def watched():
     await engine.close()
 
 
-async def test_what_happens_inside_of_a_cluster_is_seen_without_an_event_of_kubernetes(watched) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda cluster: cluster.lacking.append(LACKS), "UnderReplicated"),
+        (lambda cluster: setattr(cluster, "away", True), "NoAnswer"),
+        (lambda cluster: setattr(cluster, "set_back", SET_BACK), "SetBack"),
+        (lambda cluster: setattr(cluster, "store_silent_ms", 9000), "NotReached"),
+        (lambda cluster: cluster.catalog_damage.update({2: "a row is not what was written"}), "CatalogDamaged"),
+    ],
+)
+async def test_what_happens_inside_of_a_cluster_is_seen_without_an_event_of_kubernetes(
+    watched, change: Callable[[FakeCluster], None], reason: str
+) -> None:
     world, _ = watched
-    for change, reason in (
-        (lambda: world.cluster.lacking.append(LACKS), "UnderReplicated"),
-        (lambda: setattr(world.cluster, "away", True), "NoAnswer"),
-    ):
-        assert is_ready(world)
-        change()
-        await until(lambda: not is_ready(world))
-        assert world.condition("StreamCluster", "c")[1] == reason
-        world.cluster.away = False
-        world.cluster.lacking.clear()
-        world.watch()
-        await world.once(KEY)
+    assert is_ready(world)
+    change(world.cluster)
+    await until(lambda: not is_ready(world))
+    assert world.condition("StreamCluster", "c")[1] == reason
 
 
 async def test_a_cluster_at_rest_costs_the_api_server_nothing_in_between(watched) -> None:
@@ -92,6 +98,10 @@ def test_what_changes_all_the_time_is_no_news() -> None:
     busier = {**status, "nodes": [{"node": 1, "state": "up", "disk_used_bytes": 2}]}
     assert mark(status) == mark(busier)
     assert mark(status) != mark({**status, "nodes": [{"node": 1, "state": "up, full"}]})
+    away: Object = {**status, "store": {"node": 1, "silent_ms": 9000}}
+    assert mark(away) == mark({**status, "store": {"node": 1, "silent_ms": 12_000}})
+    assert mark(away) != mark(status) == mark({**status, "store": {"node": 2, "silent_ms": 0}, "set_back": None})
+    assert mark(status) == mark({**status, "nodes": [{"node": 1, "state": "up", "catalog_damage": ""}]})
 
 
 async def test_a_service_that_leads_to_a_silent_node_does_not_make_the_cluster_one() -> None:

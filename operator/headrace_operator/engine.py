@@ -75,6 +75,9 @@ class _Work:
     since: float
     running_since: float | None = None
     again: bool = False
+    """Whether something asked for another reconcile while this one ran."""
+    changed: bool = False
+    """Whether the resource itself changed meanwhile: the next reconcile waits for no back-off."""
 
 
 class Engine:
@@ -175,6 +178,8 @@ class Engine:
         self._attempts.pop(key, None)
         if key.kind in self._reconcilers:
             self._enqueue(key)
+            work = self._work[key]
+            work.changed = work.running_since is not None
         for each in self._referrers(key, body) if self._referrers is not None else ():
             self.enqueue(each)
 
@@ -218,9 +223,10 @@ class Engine:
             key = await queue.get()
             work = self._work[key]
             work.running_since = time.monotonic()
-            work.again = False
             delay = await self._reconcile_one(key)
             del self._work[key]
+            if work.changed:
+                self._attempts.pop(key, None)
             if work.again and key not in self._attempts:
                 self._enqueue(key)
             elif delay is not None:

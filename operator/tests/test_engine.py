@@ -157,6 +157,39 @@ async def test_one_that_failed_waits_however_often_it_is_touched_but_not_for_a_c
     assert len(kind.seen) == 2
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_change_during_a_reconcile_that_fails_does_not_wait_for_the_back_off(
+    running, monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
+    engine, kind = running
+    monkeypatch.setattr(engine_module, "BACKOFF_S", (1000.0,))
+    kind.failures = 1
+    kind.hold.clear()
+    engine.seen(body("a", 1))
+    await until(lambda: kind.seen)
+    engine.seen(body("a", 2), deleted=deleted)
+    kind.hold.set()
+    await until(lambda: engine.reconciled == 1)
+    assert kind.seen[1] == (KEY, None if deleted else body("a", 2))
+
+
+async def test_one_that_is_touched_during_a_reconcile_that_fails_waits_nevertheless(
+    running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, kind = running
+    monkeypatch.setattr(engine_module, "BACKOFF_S", (1000.0,))
+    kind.failures = 1
+    kind.hold.clear()
+    engine.seen(body("a"))
+    await until(lambda: kind.seen)
+    engine.enqueue(KEY)
+    kind.hold.set()
+    await until(lambda: engine.failed == 1)
+    engine.seen(body("b"))
+    await until(lambda: engine.reconciled == 1)
+    assert [key.name for key, _ in kind.seen] == ["a", "b"]
+
+
 async def test_a_sweep_finds_what_no_event_told_of_and_says_so_when_that_goes_on() -> None:
     kind = Kind()
     there = [body("a", 1), body("b", 1)]

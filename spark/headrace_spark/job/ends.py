@@ -36,7 +36,7 @@ class End(IntEnum):
     WRONG = 2
     """The job itself is wrong: its SQL, its application, its options. A retry cannot succeed."""
     ABSENT = 3
-    """A stream, a topic or the cluster is still missing after the wait."""
+    """A stream, a topic, a permission or the cluster is still missing after the wait."""
     STOPPED = 143
     """Ended by SIGTERM: not DONE, so that the run is not taken for finished."""
 

@@ -1,7 +1,7 @@
 """Checks that what a job needs exists, before Java is started, and waits for it.
 
-Resources are often applied together, and a StreamJob's streams and topics may come from resources in the same file; so
-a job that starts seconds early waits here instead of failing and being backed off.
+Resources are often applied together, and a StreamJob's streams, topics, user and permissions may come from resources in
+the same file; so a job that starts seconds early waits here instead of failing and being backed off.
 """
 
 import time
@@ -12,14 +12,19 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.cli.connect import Cluster as AdminCluster
 from headrace.cli.connect import connected_to
 from headrace.cli.target import Target
+from headrace.kafka_client.errors import SourceRefuses
 from headrace_spark.cluster import Cluster, access_of
-from headrace_spark.errors import BadOption, BrokerError, SourceError
+from headrace_spark.errors import RETRIABLE, BadOption, BrokerError, Refused, SourceError
 from headrace_spark.job import Input, Job, Output
 from headrace_spark.job.ends import End, JobError
 from headrace_spark.options import Naming, connection_options, read_options
 
 PAUSE_S: Final = 1.0
 ANSWER_S: Final = 10.0
+DENIED: Final = frozenset(
+    {Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED}
+)
+"""Error codes that say that a permission is missing, which may be granted later."""
 
 
 def check(job: Job, *, wait_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
@@ -50,7 +55,18 @@ def _missing(job: Job) -> str | None:
     except BadOption as error:
         raise JobError(End.WRONG, str(error)) from error
     except (HeadraceError, SourceError, OSError) as error:
-        return f"the cluster at {job.bootstrap} does not answer: {error}"
+        return f"the cluster at {job.bootstrap} {_did(error)}: {error}"
+
+
+def _did(error: Exception) -> str:
+    """Return what the cluster did when this error was raised."""
+    match error:
+        case SourceRefuses() | Refused():
+            return "refuses"
+        case KafkaError() | BrokerError():
+            return "refuses" if error.code in DENIED else "answers"
+        case _:
+            return "does not answer"
 
 
 def _no_stream(admin: AdminCluster, stream: str) -> str | None:
@@ -71,6 +87,8 @@ def _absent(job: Job, stream: str, topics: tuple[str, ...]) -> list[str]:
         try:
             there = cluster.partition_counts(list(full))
         except BrokerError as error:
+            if error.code in DENIED | RETRIABLE:
+                raise
             raise JobError(End.WRONG, str(error)) from error
     return [topic for name, topic in full.items() if name not in there]
 

@@ -9,8 +9,11 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.cli.target import Target
+from headrace.kafka_client.errors import SourceRefuses
+from headrace_spark.errors import BrokerError
 from headrace_spark.job import Input, Job, Output, preflight
 from headrace_spark.job.ends import End, JobError
+from headrace_spark.options import Connection
 
 
 class Cluster:
@@ -21,9 +24,15 @@ class Cluster:
         self.makes_topics = True
         self.away = 0
         """Calls that are not answered yet."""
+        self.refusals: list[Exception] = []
+        """The answers to the next calls."""
+        self.strange = False
+        """Whether the job's credentials are rejected."""
+        self.fault: Code | None = None
+        """The nodes' answer about topics."""
         self.paused = 0
         monkeypatch.setattr(preflight, "connected_to", self.connected_to)
-        monkeypatch.setattr(preflight, "_absent", self.absent)
+        monkeypatch.setattr(preflight, "Cluster", self.topics)
         monkeypatch.setattr(preflight.time, "sleep", self.sleep)
 
     @contextmanager
@@ -31,16 +40,27 @@ class Cluster:
         if self.away:
             self.away -= 1
             raise ConnectionRefusedError("nobody listens")
+        if self.strange:
+            raise SourceRefuses("authentication failed")
         yield self
 
     def admin(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         assert method == "stream.show"
+        if self.refusals:
+            raise self.refusals.pop(0)
         if params["path"] not in self.streams:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
         return {"auto_create": self.makes_topics}
 
-    def absent(self, job: Job, stream: str, topics: tuple[str, ...]) -> list[str]:
-        return [topic for topic in topics if topic not in self.streams[stream]]
+    @contextmanager
+    def topics(self, connection: Connection) -> Iterator["Cluster"]:
+        yield self
+
+    def partition_counts(self, names: list[str]) -> dict[str, int]:
+        if self.fault is not None:
+            raise BrokerError(self.fault, f"{names[0]}: {self.fault.name}")
+        there = {f"{stream}:{topic}" for stream, topics in self.streams.items() for topic in topics}
+        return {name: 1 for name in names if name in there}
 
     def sleep(self, seconds: float) -> None:
         self.paused += 1
@@ -83,6 +103,31 @@ def test_what_does_not_come_in_time_is_said_in_one_line(cluster: Cluster) -> Non
     assert "no stream /in: make it" in refused(job())[1]
     cluster.streams["/in"] = {"u"}
     assert "stream /in has no topic t: make it" in refused(job())[1]
+
+
+def test_what_the_cluster_answers_is_not_said_to_be_silence(cluster: Cluster) -> None:
+    cluster.refusals = [KafkaError(Code.TOPIC_AUTHORIZATION_FAILED, "u:ann may not see /in")]
+    assert refused(job()) == (End.ABSENT, "the cluster at h:1 refuses: u:ann may not see /in")
+    cluster.refusals = [KafkaError(Code.LEADER_NOT_AVAILABLE, "the catalog has no leader")]
+    assert refused(job()) == (End.ABSENT, "the cluster at h:1 answers: the catalog has no leader")
+    cluster.strange = True
+    assert refused(job()) == (End.ABSENT, "the cluster at h:1 refuses: authentication failed")
+    cluster.strange, cluster.fault = False, Code.TOPIC_AUTHORIZATION_FAILED
+    assert refused(job()) == (End.ABSENT, "the cluster at h:1 refuses: /in:t: TOPIC_AUTHORIZATION_FAILED")
+    cluster.fault = Code.LEADER_NOT_AVAILABLE
+    assert refused(job()) == (End.ABSENT, "the cluster at h:1 answers: /in:t: LEADER_NOT_AVAILABLE")
+
+
+def test_a_permission_that_comes_late_is_waited_for(cluster: Cluster) -> None:
+    cluster.refusals = [KafkaError(Code.CLUSTER_AUTHORIZATION_FAILED), KafkaError(Code.NOT_CONTROLLER)]
+    preflight.check(job(), wait_s=60)
+    assert cluster.paused == 2
+
+
+def test_a_topic_that_cannot_be_is_wrong_and_never_waited_for(cluster: Cluster) -> None:
+    cluster.fault = Code.INVALID_TOPIC_EXCEPTION
+    assert refused(job(), wait_s=60) == (End.WRONG, "/in:t: INVALID_TOPIC_EXCEPTION")
+    assert not cluster.paused
 
 
 def test_an_output_that_is_made_on_first_use_need_not_be_there(cluster: Cluster) -> None:

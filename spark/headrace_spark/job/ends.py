@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import IntEnum
@@ -85,9 +86,33 @@ def tell(end: End, why: str, figures: Mapping[str, Any]) -> None:
     """Write how the driver ended: a line on stderr and JSON as the container's termination message, if it has one."""
     if why:
         print(f"headrace: {why}", file=sys.stderr, flush=True)
-    told = json.dumps({**figures, "end": end.name.lower(), "failure": "" if end is End.DONE else why})
     with suppress(OSError):  # outside a container nobody reads it
-        Path(os.environ.get("HEADRACE_TERMINATION", TERMINATION)).write_text(told[:TERMINATION_BYTES])
+        Path(os.environ.get("HEADRACE_TERMINATION", TERMINATION)).write_bytes(last_word(end, why, figures))
+
+
+def last_word(end: End, why: str, figures: Mapping[str, Any]) -> bytes:
+    """Return the termination message: JSON of at most TERMINATION_BYTES, since Kubernetes would cut it anywhere. The
+    largest figures are left out if all take more than half of that, and the failure is cut to the rest.
+    """
+    shown = {name: value for name, value in figures.items() if name not in ("end", "failure")}
+    while len(_encoded(shown)) > TERMINATION_BYTES // 2:
+        del shown[max(shown, key=lambda name: len(_encoded(shown[name])))]
+
+    def with_failure(text: str) -> bytes:
+        return _encoded({**shown, "end": end.name.lower(), "failure": text})
+
+    failure = "" if end is End.DONE else why
+    whole = with_failure(failure)
+    if len(whole) <= TERMINATION_BYTES:
+        return whole
+    starts = range(len(failure))
+    fitting = bisect_right(starts, TERMINATION_BYTES, key=lambda kept: len(with_failure(f"{failure[:kept]}…")))
+    return with_failure(f"{failure[: fitting - 1]}…")
+
+
+def _encoded(value: Any) -> bytes:
+    """Return JSON in UTF-8. Bytes of file names that are no text become question marks."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
 def _short(line: str) -> str:

@@ -1,6 +1,7 @@
 """How a job ends: with one line, and whether a retry may succeed, where Kubernetes reads it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,7 +9,7 @@ import pytest
 
 from headrace_spark.errors import BadOption
 from headrace_spark.job import __main__ as driver
-from headrace_spark.job.ends import End, JobError, end_of, one_line, tell
+from headrace_spark.job.ends import TERMINATION_BYTES, End, JobError, end_of, one_line, tell
 from headrace_spark.job.progress import Progress
 
 
@@ -119,3 +120,32 @@ def test_the_last_word_is_where_kubernetes_looks(
         "records": 7, "state": "Failed", "end": "failed", "failure": "it broke",
     }  # fmt: skip
     assert capsys.readouterr().err == "headrace: it broke\n"
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "𝄞", '"', "\n"])
+@pytest.mark.parametrize("figures", [{"state": "Failed"}, {"state": "Failed", "failure": "?" * 9000, "queries": 3}])
+def test_a_long_last_word_is_cut_to_what_kubernetes_keeps_and_stays_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letter: str, figures: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("HEADRACE_TERMINATION", str(tmp_path / "log"))
+    for length in (600, 10_000):
+        tell(End.FAILED, f"it broke: {letter * length}", figures)
+        kept = (tmp_path / "log").read_bytes()
+        assert len(kept) <= TERMINATION_BYTES
+        assert length == 600 or len(kept) > TERMINATION_BYTES - 6  # a character has six bytes at most
+        told = json.loads(kept)
+        assert (told["end"], told["state"]) == ("failed", "Failed")
+        assert told["failure"].startswith(f"it broke: {letter * 100}")
+        assert set(told["failure"].removeprefix("it broke: ").rstrip("…")) == {letter}
+    tell(End.FAILED, "it broke", {"records": 7, "topics": "t" * 9000, "state": "Failed"})
+    told = json.loads((tmp_path / "log").read_text())
+    assert "topics" not in told
+    assert (told["failure"], told["records"], told["end"]) == ("it broke", 7, "failed")
+
+
+def test_a_last_word_with_bytes_that_are_no_text_is_written_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_TERMINATION", str(tmp_path / "log"))
+    tell(End.FAILED, "no file " + os.fsdecode(b"x\xff"), {})
+    assert json.loads((tmp_path / "log").read_text())["failure"] == "no file x?"

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from headrace.base.errors import KafkaError
 from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace_spark.demo.places import Unsound
 
 ANSWER_S: Final = 5.0
 
@@ -84,7 +85,9 @@ def _ask(address: Address, method: str) -> Any:
 
 
 def busiest(before: Mapping[int, int], after: Mapping[int, int]) -> tuple[int, int]:
-    """Return the container that grew most, and by how many bytes. Raises ValueError if there is none."""
+    """Return the container that grew most, and by how many bytes. Raises Unsound if there is none."""
+    if not after:
+        raise Unsound("no leader of a container with data answers: see the nodes' logs")
     grown = {container: end - before.get(container, 0) for container, end in after.items()}
     found = max(grown, key=lambda container: (grown[container], -container))
     return found, grown[found]

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from confluent_kafka import KafkaException
+
 from headrace_spark.demo import check, failover, outcome, plot
 from headrace_spark.demo.children import ProcessEnded
 from headrace_spark.demo.cluster import NODES, Cluster, CommandFailed
@@ -70,7 +72,7 @@ class Story:
         except ProcessEnded as error:
             screen.failure(str(error))
             screen.log_lines(error.log)
-        except (CommandFailed, Unsound, OSError) as error:
+        except (CommandFailed, Unsound, KafkaException, OSError) as error:
             screen.failure(str(error))
         except KeyboardInterrupt:
             screen.failure("interrupted: everything that was started has been stopped")

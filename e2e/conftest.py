@@ -65,7 +65,7 @@ def namespace(kind: None) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def three(namespace: str) -> Iterator[kube.Cluster]:
-    """Three nodes that are ready."""
+    """Three nodes that are ready; a cluster that is applied again has the same NodePorts, so clients find it."""
     cluster = kube.Cluster("c", namespace)
     cluster.apply()
     cluster.await_ready()

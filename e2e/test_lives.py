@@ -18,16 +18,6 @@ ENDS_S = 60.0
 AGAIN_S = 150.0
 
 
-@pytest.fixture(scope="module")
-def three(namespace: str) -> Iterator[kube.Cluster]:
-    """Three nodes that are ready; a cluster that is applied again has the same NodePorts, so clients find it."""
-    cluster = kube.Cluster("c", namespace)
-    cluster.apply()
-    cluster.await_ready()
-    yield cluster
-    cluster.close()
-
-
 @pytest.fixture
 def doomed(kind: None) -> Iterator[kube.Cluster]:
     """In its own namespace, a cluster, a Stream and a Topic that are deleted with all their data."""

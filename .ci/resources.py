@@ -53,9 +53,7 @@ def _kind(kind: str, spec: Schema) -> str:
 
 
 def _table(head: str, schema: Schema) -> list[str]:
-    rows = [
-        row for row in _rows(schema) if row[0].split(".")[0].rstrip("[]") not in ("conditions", "observedGeneration")
-    ]
+    rows = [row for row in _rows(schema) if row[0].split(".")[0].rstrip("[]") not in OF_EVERY_STATUS]
     if not rows:
         return []
     made = [f"\n| {head} | type | default | |", "|---|---|---|---|"]

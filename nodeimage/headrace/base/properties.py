@@ -1,6 +1,7 @@
 """Java properties, as in the files of Kafka's clients. Pure."""
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from headrace.base.errors import HeadraceError
@@ -15,14 +16,30 @@ def parse_properties(text: str) -> dict[str, str]:
     Raises HeadraceError for a line without `=`; the message does not quote the line, which may be a secret.
     """
     found: dict[str, str] = {}
-    for line in text.replace("\r\n", "\n").replace("\\\n", "").splitlines():
-        if not line.strip() or line.lstrip().startswith(("#", "!")):
-            continue
+    for line in _logical_lines(text):
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
             raise HeadraceError("a line of the properties is not NAME=VALUE")
         found[name.strip()] = _ESCAPED.sub(_unescaped, value.strip())
     return found
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """The lines that are neither blank nor comments, each with the lines in which it goes on: it does behind an odd
+    number of backslashes. A comment never goes on (java.util.Properties)."""
+    begun = ""
+    goes_on = False
+    for line in text.splitlines():
+        if not goes_on and (not line.strip() or line.lstrip().startswith(("#", "!"))):
+            continue
+        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        begun += line[:-1] if goes_on else line
+        if not goes_on:
+            if begun.strip():
+                yield begun
+            begun = ""
+    if begun.strip():
+        yield begun
 
 
 def property_line(name: str, value: str) -> str:

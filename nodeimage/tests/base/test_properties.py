@@ -18,6 +18,22 @@ def test_a_line_may_go_on_in_the_next_one() -> None:
     assert parse_properties("a=1\\\r\n2") == {"a": "12"}
 
 
+@pytest.mark.parametrize("comment", ["# in C:\\kafka\\", "  ! \\", "#\\"])
+def test_a_comment_does_not_go_on_in_the_next_line(comment: str) -> None:
+    assert parse_properties(f"{comment}\nsecurity.protocol=SASL_SSL\n") == {"security.protocol": "SASL_SSL"}
+
+
+def test_a_line_goes_on_only_behind_an_odd_number_of_backslashes() -> None:
+    assert parse_properties("sasl.password=abc\\\\\nsasl.username=a\n") == {
+        "sasl.password": "abc\\\\",
+        "sasl.username": "a",
+    }
+    assert parse_properties("a=b\\\\\\\nc=d\n") == {"a": "b\\\\c=d"}
+    assert parse_properties("a=b\\\n# no comment here\nc=d\\\n") == {"a": "b# no comment here", "c": "d"}
+    assert parse_properties("a=b\\\n\nc=d") == {"a": "b", "c": "d"}
+    assert parse_properties("\\\n\nc=d\n\\\n") == {"c": "d"}
+
+
 @pytest.mark.parametrize("text", ["pa55word", "=pa55word", "ok=1\n  pa55word\n"])
 def test_a_line_that_is_none_is_refused_and_not_told(text: str) -> None:
     with pytest.raises(HeadraceError) as refused:

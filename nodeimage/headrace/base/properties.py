@@ -6,6 +6,8 @@ from typing import Final
 
 from headrace.base.errors import HeadraceError
 
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+"""Not all that `splitlines` takes for one: a password may contain such a character."""
 _ESCAPED: Final = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 """The only one of Java's escapes that is decoded: other backslashes may be literal ones, as for librdkafka."""
 
@@ -25,12 +27,12 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """The lines that are neither blank nor comments, each with the lines in which it goes on: it does behind an odd
-    number of backslashes. A comment never goes on (java.util.Properties)."""
+    """The lines that are neither blank nor comments, each with the lines in which it goes on, without the blanks at
+    their start: it goes on behind an odd number of backslashes. A comment never does (java.util.Properties)."""
     begun = ""
     goes_on = False
-    for line in text.splitlines():
-        if not goes_on and (not line.strip() or line.lstrip().startswith(("#", "!"))):
+    for line in map(str.lstrip, _LINE_END.split(text)):
+        if not goes_on and (not line or line.startswith(("#", "!"))):
             continue
         goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
         begun += line[:-1] if goes_on else line

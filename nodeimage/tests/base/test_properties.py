@@ -13,8 +13,9 @@ def test_names_and_values_are_read_as_they_stand() -> None:
 
 def test_a_line_may_go_on_in_the_next_one() -> None:
     assert parse_properties('sasl.jaas.config=a.Module required \\\n  password="x";\n') == {
-        "sasl.jaas.config": 'a.Module required   password="x";'
+        "sasl.jaas.config": 'a.Module required password="x";'
     }
+    assert parse_properties("bootstrap.servers=a:1,\\\n    b:2\n") == {"bootstrap.servers": "a:1,b:2"}
     assert parse_properties("a=1\\\r\n2") == {"a": "12"}
 
 
@@ -32,6 +33,10 @@ def test_a_line_goes_on_only_behind_an_odd_number_of_backslashes() -> None:
     assert parse_properties("a=b\\\n# no comment here\nc=d\\\n") == {"a": "b# no comment here", "c": "d"}
     assert parse_properties("a=b\\\n\nc=d") == {"a": "b", "c": "d"}
     assert parse_properties("\\\n\nc=d\n\\\n") == {"c": "d"}
+
+
+def test_only_what_ends_a_line_for_java_ends_one() -> None:
+    assert parse_properties("a=b\u2028c\x85d\x0be\rf=g") == {"a": "b\u2028c\x85d\x0be", "f": "g"}
 
 
 @pytest.mark.parametrize("text", ["pa55word", "=pa55word", "ok=1\n  pa55word\n"])

@@ -332,7 +332,7 @@ class Catalog:
         `log_stays`: set if the tables were lost. The log is kept as it is, with the commands committed after
         `position`.
 
-        Raises HeadraceError, StorageFull or OSError with nothing changed.
+        Raises HeadraceError, StorageFull or OSError with nothing changed, unless the catalog has `failed`.
         """
         self._check_usable()
         await self._run_to_completion(self._install(snapshot, position, log_stays=log_stays))
@@ -369,7 +369,7 @@ class Catalog:
         log. The snapshot replaces this node's own ones.
 
         Listeners get `Replaced`. Raises HeadraceError for a snapshot that is damaged or older than the log's beginning,
-        StorageFull, OSError, all with nothing changed.
+        StorageFull, OSError, all with nothing changed, unless the catalog has `failed`.
         """
         self._check_usable()
         await self._run_to_completion(self._rebuild(snapshot, position, keep=True))

@@ -161,7 +161,7 @@ class Applier:
         commands committed after that position; otherwise it is about to begin there.
 
         Queries under way continue in the old tables. Raises HeadraceError for a bad file, StorageFull, both with
-        nothing changed.
+        nothing changed, OSError, sqlite3.Error. After an error nothing has changed, or the applier has `failed`.
         """
         async with self._turn:
             if self._outcomes.failure is not None:
@@ -175,20 +175,25 @@ class Applier:
             if not log_stays and committed > position:
                 raise HeadraceError(f"a snapshot at {position} is older than this log, committed to {committed}")
             self._until = position
+            before = self.connection
             try:
                 self.connection = await self._in_thread(
                     lambda: snapshots.install(
                         self._folder,
-                        self.connection,
+                        before,
                         snapshot,
                         position,
                         self._schema,
                         sums=self._may_add_sums(),
-                        damaged=self.paused or self.connection.tolerates,
+                        damaged=self.paused or before.tolerates,
                         room=self._room,
                         stop=self._closing,
                     )
                 )
+            except Exception as error:
+                if before.is_closed:
+                    self.fail(error)
+                raise
             finally:
                 self._until = Position(0)
             self._tables_replaced(position)
@@ -228,7 +233,7 @@ class Applier:
             try:
                 self.connection = await self._in_thread(made)
             except Exception as error:
-                if _is_closed(before):
+                if before.is_closed:
                     self.fail(error)
                 raise
             finally:
@@ -455,14 +460,6 @@ class Applier:
                     AppliedCommand(position, payload, command, each)
                     for (position, payload), command, each in zip(batch, commands, decided, strict=True)
                 ]
-
-
-def _is_closed(connection: sqlite3.Connection) -> bool:
-    try:
-        connection.total_changes  # noqa: B018
-    except sqlite3.ProgrammingError:
-        return True
-    return False
 
 
 def mark_suspect(folder: Path) -> None:

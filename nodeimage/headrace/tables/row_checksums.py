@@ -169,6 +169,15 @@ class Tables(sqlite3.Connection):
         self.deaths = Deaths(self)
         """Reports of partitionlets that lost records, by which their bytes are freed."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called, so that these tables cannot be used any more."""
+        try:
+            self.total_changes  # noqa: B018
+        except sqlite3.ProgrammingError:
+            return True
+        return False
+
     def begin(self) -> None:
         """Read the state of the file, after it was opened or replaced by another."""
         self.deaths.begin()

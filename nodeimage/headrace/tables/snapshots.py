@@ -273,9 +273,11 @@ def install(
     to have them, that the snapshot's rows lack. Readers see either the old rows or the new ones, in tables of this
     version. The snapshot is kept as this folder's only one, as the log begins at it. Raises HeadraceError for a file
     that is damaged or not at `position`, FolderRefused for a newer format, StorageFull, OSError and sqlite3.Error (a
-    full disk, or `stop` was set); the rows are unchanged then.
+    full disk, or `stop` was set); the rows are unchanged then, unless `connection` is closed: the next start takes
+    those of the snapshot, which is kept.
     """
     check(snapshot, position, stop=stop)
+    before = connection
     fresh = folder / "installed.tmp"
     kept = path_of(folder, position)
     room(room_to_install(folder, snapshot.stat().st_size))
@@ -304,7 +306,8 @@ def install(
     except BaseException:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
-            kept.unlink(missing_ok=True)
+            if not before.is_closed:  # else there may be no live file
+                kept.unlink(missing_ok=True)
         raise
     for old in snapshots(folder):
         if old != kept:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import shutil
 import sqlite3
 import threading
@@ -18,7 +19,9 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import encode
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced
+from headrace.catalog.tables import SCHEMA
 from headrace.tables import snapshots
+from headrace.tables.outcomes import CatalogFailed
 from headrace.tables.transactions import applied
 from kit.catalog import MemoryLog, SmallDisk, paths, stream, topics, until
 
@@ -345,6 +348,48 @@ async def test_tables_of_an_older_version_are_installed_whole_or_not_at_all(tmp_
         assert not await pair.follower.query(lambda reader: reader.is_forgetting())
     assert applied(live) == pair.follower.applied
     await pair.close()
+
+
+@pytest.mark.parametrize("fails", ["copyfile", "_set_aside", "rename", "open"])
+async def test_an_install_in_place_of_damaged_tables_changes_nothing_or_leaves_the_next_start_its_rows(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """An error between the two files left neither a live file nor a snapshot, and the catalog went on without one."""
+    pair.follower.on_damage(lambda: None)
+    pair.follower.found_damage("a row differs")
+
+    def fail(*_arguments: Any, **_more: Any) -> Any:
+        raise OSError(errno.EIO, "it failed")
+
+    with monkeypatch.context() as patched:
+        match fails:
+            case "copyfile":
+                patched.setattr(shutil, fails, fail)
+            case "_set_aside":
+                patched.setattr(snapshots, fails, fail)
+            case "rename":
+                rename = Path.rename
+                patched.setattr(Path, fails, lambda old, new: (fail if "rebuilt" in old.name else rename)(old, new))
+            case "open":
+                opened = SCHEMA.open
+                patched.setattr(
+                    SCHEMA, fails, lambda path, **more: (fail if path.suffix == ".sqlite" else opened)(path, **more)
+                )
+        with pytest.raises(OSError, match="it failed"):
+            await pair.follower.install(pair.snapshot, pair.position)
+    if fails == "copyfile":
+        assert not pair.follower.failed.done()
+        assert await paths(pair.follower) == ["/old"]
+        assert snapshots.snapshots(pair.folder / "follower") == []
+        await pair.replace()
+    else:
+        assert pair.follower.failed.done()
+        with pytest.raises(CatalogFailed):
+            await pair.follower.wait_applied(pair.position)
+        await pair.follower.close()
+        await pair.reopen()
+    assert pair.follower.applied == pair.position
+    assert await paths(pair.follower) == ["/old", "/s"]
 
 
 async def test_tables_that_are_lost_are_opened_though_their_log_begins_behind_them_and_come_from_another(

@@ -1,12 +1,15 @@
-"""Parses and checks addresses as people write them, `host:port`."""
+"""Parses and checks addresses as people write them, `host:port`, and tells which of them share a limit."""
 
+import ipaddress
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from headrace.base.errors import Code, KafkaError
 
 MAX_ADDRESSES: Final = 64
 """The most addresses in one bootstrap list."""
+_KEPT_NETWORKS: Final = 2048
 
 
 class Address(NamedTuple):
@@ -38,3 +41,18 @@ def parse_address(text: str) -> Address:
     if not host or bare_ipv6 or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 1 << 16:
         raise KafkaError(Code.INVALID_CONFIG, f"{text[:100]!r} is not an address; give host:port")
     return Address(host, int(port))
+
+
+@lru_cache(_KEPT_NETWORKS)
+def network(host: str) -> str:
+    """The part of an address without a port that shares a limit: an IPv4 address, the /64 network of an IPv6 address,
+    of which one host may have all addresses, or, if it is neither, the text itself."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))

@@ -8,7 +8,8 @@ connection that was just accepted, and a Kafka client whose idle connection was 
 A connection that is new for longer than `NEW_S` is closed in any case.
 
 One address may have at most `most_of_address` connections, so that it cannot take all places; at this limit only new
-connections make way, not idle ones. Loopback addresses have `LOCAL` places beyond the total limit, for administrators
+connections make way, not idle ones. All addresses of a /64 network of IPv6 count as one, since one client may have them
+all. Loopback addresses have `LOCAL` places beyond the total limit, for administrators
 who look for a fault.
 
 The cost per connection is constant. Refusals are counted, and logged once in `LOG_EVERY_S`, with their number. For the
@@ -20,6 +21,8 @@ from collections.abc import Callable
 from typing import Final
 
 import structlog
+
+from headrace.base.addresses import network
 
 log = structlog.get_logger()
 
@@ -33,12 +36,14 @@ LOG_EVERY_S: Final = 60.0
 class Place:
     """The place of one connection among those of its kind."""
 
-    __slots__ = ("_admission", "_drop", "address", "since")
+    __slots__ = ("_admission", "_drop", "address", "network", "since")
 
     def __init__(self, admission: "Admission", address: str, since: float, drop: Callable[[], None]) -> None:
         self._admission = admission
         self._drop = drop
         self.address = address
+        self.network = network(address)
+        """What shares the limit per address with this connection."""
         self.since = since
 
     def occupy(self, drop: Callable[[], None]) -> None:
@@ -72,10 +77,10 @@ class Admission:
         drop_idle: Callable[[], bool] = lambda: False,
         most_new: int | None = None,
     ) -> None:
-        """`most`, `most_of_address`: the most connections in total and per address. `most_new`: the number of new
-        connections from which on the oldest of them makes way for a newcomer; None: no such limit. `descriptors`: a
-        connection with this descriptor or a higher one is refused, since files need the rest. `drop_idle`: closes the
-        connection that has been idle for longest; returns whether there was one."""
+        """`most`, `most_of_address`: the most connections in total and per address, of IPv6 per /64 network.
+        `most_new`: the number of new connections from which on the oldest of them makes way for a newcomer; None: no
+        such limit. `descriptors`: a connection with this descriptor or a higher one is refused, since files need the
+        rest. `drop_idle`: closes the connection that has been idle for longest; returns whether there was one."""
         self.most = most
         self.most_of_address = most_of_address
         self.refused = 0
@@ -93,7 +98,9 @@ class Admission:
         self._new: dict[Place, None] = {}
         """The places of new connections, in the order of their acceptance."""
         self._new_of: dict[str, dict[Place, None]] = {}
+        """By network, its part of `_new`."""
         self._count_of: dict[str, int] = {}
+        """By network, the number of its places."""
         self._logged_at = -LOG_EVERY_S
         self._unlogged = 0
 
@@ -108,9 +115,10 @@ class Admission:
     def admit(self, address: str, descriptor: int, drop: Callable[[], None]) -> Place | None:
         """A place for a connection with `descriptor` from `address` (without a port), which `drop` closes. None: the
         connection is refused, and the caller must close it."""
-        while self._count_of.get(address, 0) >= self.most_of_address:
-            if not self._drop_first(self._new_of.get(address)):
-                self._refuse(address, f"{self.most_of_address} connections from its address")
+        shared = network(address)
+        while self._count_of.get(shared, 0) >= self.most_of_address:
+            if not self._drop_first(self._new_of.get(shared)):
+                self._refuse(address, f"{self.most_of_address} connections from {shared}")
                 return None
         while len(self._new) >= self._most_new and self._drop_first(self._new):
             pass
@@ -124,27 +132,27 @@ class Admission:
             return None
         place = Place(self, address, self._time(), drop)
         self._places[place] = self._new[place] = None
-        self._new_of.setdefault(address, {})[place] = None
-        self._count_of[address] = self._count_of.get(address, 0) + 1
+        self._new_of.setdefault(shared, {})[place] = None
+        self._count_of[shared] = self._count_of.get(shared, 0) + 1
         return place
 
     def proven(self, place: Place) -> None:
         """See `Place.proven`."""
         if self._new.pop(place, place) is None:
-            of_address = self._new_of[place.address]
-            del of_address[place]
-            if not of_address:
-                del self._new_of[place.address]
+            of_network = self._new_of[place.network]
+            del of_network[place]
+            if not of_network:
+                del self._new_of[place.network]
 
     def leave(self, place: Place) -> None:
         """See `Place.leave`."""
         if self._places.pop(place, place) is None:
             self.proven(place)
-            left = self._count_of[place.address] - 1
+            left = self._count_of[place.network] - 1
             if left:
-                self._count_of[place.address] = left
+                self._count_of[place.network] = left
             else:
-                del self._count_of[place.address]
+                del self._count_of[place.network]
 
     def drop_silent(self, within_s: float = NEW_S) -> None:
         """Closes connections that have been new for longer than `within_s` seconds."""

@@ -26,16 +26,15 @@ Safe to call from any thread. A processor of structlog, the first one, so that s
 the standard library's loggers arrive through `log_output`, with `SITE`, the place in the source, as their event.
 """
 
-import ipaddress
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, MutableMapping
-from functools import lru_cache
 from typing import Any, Final
 
 import structlog
 
+from headrace.base.addresses import network
 from headrace.base.token_bucket import TokenBucket
 
 __all__ = ["AUDIT", "CAUSE_BURST", "CAUSE_EVERY_S", "LEFT_OUT", "SITE", "LogLimits", "network_of"]
@@ -195,23 +194,10 @@ def _short(value: object) -> Hashable:
     return value if isinstance(value, int) else str(value)[:_MAX_TEXT]
 
 
-@lru_cache(MAX_CAUSES)
-def _network(host: str) -> str:
-    try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
-
-
 def network_of(peer: str) -> str:
     """The part of "address:port" that shares a limit: an IPv4 address, the /64 network of an IPv6 address, or, if it is
     neither, the text without the port."""
-    return _network(peer[:_MAX_TEXT].rpartition(":")[0] or peer[:_MAX_TEXT])
+    return network(peer[:_MAX_TEXT].rpartition(":")[0] or peer[:_MAX_TEXT])
 
 
 def _level(bucket: _Bucket | None) -> str:

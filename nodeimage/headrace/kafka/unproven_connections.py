@@ -1,5 +1,7 @@
 """Connections to listeners with SASL whose clients have not authenticated yet: limits on number, time and memory.
 
+All addresses of a /64 network of IPv6 count as one, since one client may have them all.
+
 Each is either *waiting* for its client's next message, or *at work* while a message is processed. At the limit for an
 address or for all, a newcomer replaces the connection that has waited for longest, if it has waited for `MIN_S`: even
 a client on the other side of the world sends its next message sooner. Otherwise the newcomer is closed at once. A
@@ -18,6 +20,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from headrace.base.addresses import network
 from headrace.base.awake_clock import Timer, Timers
 
 log = structlog.get_logger()
@@ -62,6 +65,7 @@ class UnprovenConnections:
         self._waiting: dict[Member, float] = {}
         """The time since which each waiting connection waits, longest first."""
         self._count_of: dict[str, int] = {}
+        """By network, the number of its connections."""
         self._held: dict[Member, int] = {}
         self._logged: dict[str, tuple[float, int]] = {}
         """By reason, when it was last logged, and how many connections have ended for it since."""
@@ -72,8 +76,8 @@ class UnprovenConnections:
     def join(self, member: Member, *, since: float | None = None) -> bool:
         """Add a connection; returns whether there was a place for it. `since`: the clock's time when it was accepted;
         None: now."""
-        address = member.address
-        if self._count_of.get(address, 0) >= MAX_OF_ADDRESS and not self._make_way(address):
+        address, shared = member.address, network(member.address)
+        if self._count_of.get(shared, 0) >= MAX_OF_ADDRESS and not self._make_way(shared):
             self._count(TOO_MANY_OF_ADDRESS, address)
             return False
         if len(self._members) >= MAX_CONNECTIONS and not self._make_way(None):
@@ -81,7 +85,7 @@ class UnprovenConnections:
             return False
         limit = (self._clock.time() if since is None else since) + LIMIT_S
         self._members[member] = self._clock.call_at(limit, self._end, member, TOO_LATE)
-        self._count_of[address] = self._count_of.get(address, 0) + 1
+        self._count_of[shared] = self._count_of.get(shared, 0) + 1
         self.waits(member)
         return True
 
@@ -107,11 +111,12 @@ class UnprovenConnections:
         timer.cancel()
         self._waiting.pop(member, None)
         self._held.pop(member, None)
-        left = self._count_of[member.address] - 1
+        shared = network(member.address)
+        left = self._count_of[shared] - 1
         if left:
-            self._count_of[member.address] = left
+            self._count_of[shared] = left
         else:
-            del self._count_of[member.address]
+            del self._count_of[shared]
 
     def hold(self, member: Member, size: int) -> None:
         """Note the bytes of memory of a connection's message; 0: none any longer. Above `MAX_HELD` in all, connections
@@ -122,12 +127,12 @@ class UnprovenConnections:
         while sum(self._held.values()) > MAX_HELD:
             self._end(max(self._held, key=lambda each: self._held[each]), TOO_LARGE)
 
-    def _make_way(self, address: str | None) -> bool:
+    def _make_way(self, shared: str | None) -> bool:
         before = self._clock.time() - MIN_S
         for member, since in self._waiting.items():
             if since > before:
                 return False
-            if address is None or member.address == address:
+            if shared is None or network(member.address) == shared:
                 self._end(member, MADE_WAY)
                 return True
         return False

@@ -31,7 +31,7 @@ class NodeSettings:
     max_connections: int = 0
     """Limit of client connections; 0: as many as the process has descriptors for."""
     max_connections_per_ip: int = 0
-    """Limit of client connections from one address; 0: half of `max_connections`."""
+    """Limit of client connections from one address, or one /64 network of IPv6; 0: half of `max_connections`."""
     connections_max_idle_ms: int = 600_000
     metrics_topics: int = 0
     """Limit of topics whose traffic `/metrics` shows by topic; 0: none."""

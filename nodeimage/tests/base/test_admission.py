@@ -95,6 +95,27 @@ def test_one_address_cannot_have_all() -> None:
     assert port.come("c") is not None
 
 
+def test_addresses_of_one_ipv6_network_count_as_one() -> None:
+    port = Port(most=10)
+    for host in "123":
+        port.come(f"2001:db8:1:2::{host}", name=host)
+    port.come("2001:db8:1:3::1", name="other")
+    assert port.come("2001:db8:1:2:ffff::4", name="4") is not None
+    assert port.ended == ["1"]
+    for host in "567":
+        port.known(f"2001:db8:1:2::{host}")
+    assert port.ended == ["1", "2", "3", "4"]
+    with capture_logs() as logs:
+        assert port.come("2001:db8:1:2::8") is None
+    assert [(each["last"], each["limit"]) for each in logs] == [
+        ("2001:db8:1:2::8", "3 connections from 2001:db8:1:2::/64")
+    ]
+    assert port.come("2001:db8:1:3::2") is not None
+    for host in "1234":  # the form of IPv4 addresses on a socket that listens on `::`
+        port.known(f"::ffff:10.0.0.{host}")
+    assert len(port.admission) == 9
+
+
 def test_the_machine_itself_has_places_beyond_the_limit() -> None:
     port = Port(most=2, most_of_address=100)
     port.known("a")

@@ -96,6 +96,17 @@ def test_one_address_has_so_many_and_others_have_theirs(unproven: UnprovenConnec
     assert len(unproven) == MAX_OF_ADDRESS + 1
 
 
+def test_addresses_of_one_ipv6_network_count_as_one(unproven: UnprovenConnections, clock: Clock) -> None:
+    hosts = [f"2001:db8:1:2::{number:x}" for number in range(MAX_OF_ADDRESS + 2)]
+    first, *_ = fill(unproven, clock, MAX_OF_ADDRESS, *hosts)
+    assert not Member(unproven, hosts[-2]).join(clock)
+    assert Member(unproven, "2001:db8:1:3::1").join(clock)
+    clock.forward(MIN_S)
+    assert Member(unproven, hosts[-1]).join(clock)
+    assert first.ended
+    assert len(unproven) == MAX_OF_ADDRESS + 1
+
+
 def test_at_the_limit_the_one_that_waited_longest_makes_way(unproven: UnprovenConnections, clock: Clock) -> None:
     made = fill(unproven, clock, MAX_CONNECTIONS, "10.0.0.1", "10.0.0.2")
     clock.forward(MIN_S)

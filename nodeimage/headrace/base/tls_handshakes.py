@@ -176,13 +176,13 @@ class TlsHandshakes:
         first = await self._first_byte(accepted)
         if not first:
             raise ConnectionResetError("it ended without a word")  # not a failure: a check whether the port answers
+        if first[0] != _RECORD and self._serves_plain:
+            self.plain += 1
+            await self._loop.connect_accepted_socket(protocol, accepted)
+            return
         try:
             if first[0] != _RECORD:
-                if not self._serves_plain:
-                    raise PlainClient
-                self.plain += 1
-                await self._loop.connect_accepted_socket(protocol, accepted)
-                return
+                raise PlainClient
             await self._turn()
             self._under_way[task] = (self._clock.time(), place.address)
             limit = self._clock.call_later(HANDSHAKE_S, self._end_late, task, place.address)

@@ -219,6 +219,25 @@ async def test_a_port_may_serve_both(port: Port, certificates: Certificates) -> 
     assert (port.handshakes.plain, port.handshakes.failed) == (1, 0)
 
 
+async def test_a_plain_connection_that_fails_is_no_failed_handshake(port: Port) -> None:
+    port.handshakes._serves_plain = True
+
+    def fail(_place: Place) -> asyncio.Protocol:
+        raise OSError("no memory for a connection")
+
+    client, accepted = socket.socketpair()
+    accepted.setblocking(False)
+    place = port.admission.admit("10.0.0.1", accepted.fileno(), accepted.close)
+    assert place is not None
+    with client, accepted, capture_logs() as logs:
+        client.sendall(b"\0plain")
+        with pytest.raises(OSError, match="no memory"):
+            await port.handshakes.connect(accepted, place, fail)
+    place.leave()
+    assert port.handshakes.failed == 0
+    assert logs == []
+
+
 async def test_none_begins_where_there_is_no_room_for_what_comes_behind_it(
     port: Port, certificates: Certificates
 ) -> None:

@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 
-ORPHANED = 3
-"""Exit status of a child process whose parent had ended before the child did anything."""
+ORPHANED = 4
+"""Exit status of a child process whose parent had ended before the child did anything; no other status of these
+processes."""
 _PR_SET_PDEATHSIG = 1
 
 

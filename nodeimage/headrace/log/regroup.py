@@ -15,7 +15,7 @@ with one rename. So only the log's own process changes which files the log consi
 nothing to a log that was cut or emptied meanwhile. After an earlier crash the next start removes the temporary file.
 Deterministic: the same frames give the same bytes on every replica.
 
-Exit status: 0 done; 1 failed, with a line on stderr; 3 PARENT had ended already.
+Exit status: 0 done; 1 failed, with a line on stderr; 4 PARENT had ended already.
 """
 
 import os

@@ -10,7 +10,7 @@ read, is skipped; a chunk that is closed or replaced meanwhile is read again in 
 
 Output: a line per finding, then a summary. With --json one object per line: {"finding": ...}, and at the end
 {"chunks", "frames", "bytes", "findings"}. Exit status: 0 nothing found; 1 findings; 2 could not run; 3 the log was
-written by a newer version, or the process PID had ended already.
+written by a newer version; 4 the process PID had ended already.
 """
 
 import argparse

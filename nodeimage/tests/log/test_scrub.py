@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.parent_death import ORPHANED
 from headrace.log.regroup import rewrite
-from headrace.log.scrub import Scrubbed, scrub
+from headrace.log.scrub import EXIT_NEWER, Scrubbed, scrub
 from kit.written_log import Writing
 
 
@@ -121,6 +122,14 @@ def test_the_helper_process_prints_findings_and_a_summary(store: Writing) -> Non
     gone = subprocess.run([*command[:3], "/nowhere"], check=False, capture_output=True, text=True)
     assert gone.returncode == 2
     assert "nowhere" in gone.stderr
+
+
+def test_a_helper_whose_node_has_ended_does_not_speak_of_a_newer_version(store: Writing) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    command = [sys.executable, "-m", "headrace.log.scrub", str(store.folder), f"--parent={ended.pid}"]
+    assert subprocess.run(command, check=False).returncode == ORPHANED
+    assert ORPHANED not in (0, 1, 2, EXIT_NEWER)
 
 
 @pytest.mark.parametrize("call", ["open", "stat"])

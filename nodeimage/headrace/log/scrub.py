@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -71,7 +71,7 @@ def scrub(folder: Path, scrubbed: Scrubbed, *, synced: int = 0) -> Iterator[Find
         path = chunk_path(folder, start)
         try:
             with lost_as_corrupt_log():
-                yield from _unless_changed(path, lambda path=path: _scrub_chunk(path, scrubbed, synced))  # type: ignore[misc]
+                yield from _unless_changed(path, scrubbed, synced)
         except FileNotFoundError:
             continue  # dropped meanwhile
         except CorruptLog as error:
@@ -79,11 +79,14 @@ def scrub(folder: Path, scrubbed: Scrubbed, *, synced: int = 0) -> Iterator[Find
         scrubbed.chunks += 1
 
 
-def _unless_changed(path: Path, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings of `check`; if the chunk's state changed meanwhile, those of another attempt, three in all."""
+def _unless_changed(path: Path, scrubbed: Scrubbed, synced: int) -> Iterator[Finding]:
+    """The findings in a chunk; if its state changed meanwhile, those of another attempt, three in all. Only the last
+    attempt counts in `scrubbed`."""
+    frames, bytes = scrubbed.frames, scrubbed.bytes
     for _ in range(3):
+        scrubbed.frames, scrubbed.bytes = frames, bytes
         before = _state(path)
-        findings = list(check())
+        findings = list(_scrub_chunk(path, scrubbed, synced))
         if not findings or _state(path) == before:
             break
     yield from findings

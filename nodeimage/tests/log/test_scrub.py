@@ -1,5 +1,6 @@
 """A scrub finds every kind of damage, and only damage."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.log import scrub as scrub_module
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.parent_death import ORPHANED
 from headrace.log.regroup import rewrite
@@ -152,6 +154,17 @@ sys.exit(main([{str(store.folder)!r}, "--json"]))
     found, summary = map(json.loads, ended.stdout.splitlines())
     assert f"{harmed.name}: the disk cannot read it" in found["finding"]
     assert summary["chunks"] >= 2
+
+
+def test_what_is_read_again_is_counted_once(store: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    flip(store.log.closed_chunks()[1].path, FILE_HEAD_BYTES + 100)
+    once, again = Scrubbed(), Scrubbed()
+    found = list(scrub(store.folder, once))
+    changes = itertools.count()
+    monkeypatch.setattr(scrub_module, "_state", lambda _path: (next(changes),))
+    assert list(scrub(store.folder, again)) == found != []
+    assert next(changes) == 1 + 3 * 2 + 1  # the damaged chunk was read three times
+    assert again == once
 
 
 def test_nothing_is_found_while_the_log_is_written_closed_regrouped_punched_and_dropped(writing: Writing) -> None:

@@ -299,23 +299,32 @@ class Follower:
     async def _append(self, frames: memoryview) -> None:
         container_log = self.log
         before = container_log.end
-        full: StorageFull | None = None
+        has_room = container_log.room(len(frames))
         while True:
+            if not has_room:
+                await self._make_room()
             try:
-                if full is not None or not container_log.room(len(frames)):
-                    await self.replica.cycle.make_room()  # gap frames take more room than their bytes here
                 container_log.append_frames(frames)
                 break
-            except StorageFull as error:
-                if full is not None:
-                    await asyncio.sleep(FULL_RETRY_S)
-                else:
-                    log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
-                full = error
+            except StorageFull:  # gap frames take more room than their bytes here; the next chunk is large enough
+                has_room = False
         if self.replica.commands is not None:
             for position, payload in commands_of(frames, before):
                 self.replica.commands.add(position, payload)
         self.replica.cycle.kick()
+
+    async def _make_room(self) -> None:
+        """Wait until a new chunk is ready, for as long as the disk has no room for it."""
+        told = False
+        while True:
+            try:
+                await self.replica.cycle.make_room()
+                return
+            except StorageFull as error:
+                if not told:
+                    log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
+                told = True
+                await asyncio.sleep(FULL_RETRY_S)
 
     # --- heartbeats and rest
 

@@ -1,8 +1,12 @@
 """What a follower appends, what it cuts from its own log, and when it starts over."""
 
+import shutil
+
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.base.ids import Position
+from headrace.container import follower, follower_feed
 from headrace.log.container_log import ContainerLog
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
@@ -73,6 +77,30 @@ async def test_an_old_leader_begins_anew_where_the_others_dropped_what_parts_the
     assert three.replica(0, container_id).log.start == second.log.start
     assert three.payloads(0, container_id) == three.payloads(1, container_id)
     assert {payload.strip() for payload in three.payloads(0, container_id)} == {b"others"}
+
+
+async def test_a_gap_that_needs_a_larger_chunk_is_no_full_disk(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_feed, "KEPT_BYTES", 0)  # it gets what is on the disk
+    monkeypatch.setattr(follower, "FULL_RETRY_S", 1000.0)
+    container_id = await three.create(replicas=2, min_in_sync=1)
+    container = await three.led(container_id)
+    await container.append_command(b"first")
+    container.log.close_open_chunk()
+    for _ in range(40):
+        await container.append_command(b"dropped".ljust(64 << 10))
+    container.log.close_open_chunk()
+    last = await container.append_command(b"last")
+    for chunk in container.log.chunks_to_close():
+        container.log.close_chunk(chunk)
+    for chunk in container.log.closed_chunks()[1:]:
+        container.log.drop_chunk(chunk)
+    await three.nodes[1].stop()
+    shutil.rmtree(three.nodes[1].folder / str(container_id))
+    with capture_logs() as logs:
+        await three.nodes[1].start()
+        await three.same(container_id, [0, 1], end=last)
+    assert three.payloads(1, container_id) == [b"first", b"last"]
+    assert [each for each in logs if "room" in each["event"]] == []
 
 
 async def test_a_replica_whose_log_is_not_cut_where_it_must_be_is_fetched_anew(

@@ -134,8 +134,12 @@ def _recover_chunk(
     table = Table(loaded.segments[-1].end if loaded.segments else 0)
     scanned_from = table.start
     until = size if next_start is None else next_start - start
-    if until > size or loaded.synced > until:
-        raise CorruptLog(f"{path}: ends {max(until, loaded.synced) - size} bytes too early. Refetch this chunk.")
+    needed = loaded.synced if next_start is None else until
+    if needed > size:
+        raise CorruptLog(f"{path}: ends {needed - size} bytes too early. Refetch this chunk.")
+    if loaded.synced > until:
+        raise CorruptLog(f"{path}: its checkpoints end {loaded.synced - until} bytes behind the next chunk's start, "
+                         f"{start + until}. Refetch this container.")  # fmt: skip
     gaps: list[tuple[int, int]] = []
     fault = _scan(file.fd, table, gaps, start=start, until=until)
     frames_end = table.end

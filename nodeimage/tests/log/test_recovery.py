@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headrace.base.errors import CorruptLog, FolderRefused, LostTail, NewerFormat
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.folder import chunk_path
 from headrace.log.frames import control_frame
 from headrace.log.regroup import regrouped_path, rewrite
 from headrace.log.synced_mark import read_mark
@@ -322,6 +323,15 @@ def test_a_chunk_shorter_than_its_checkpoints_is_corruption(writing: Writing) ->
     writing.fill_tables(2)
     os.truncate(open_chunk(writing), 2000)
     with pytest.raises(CorruptLog, match="too early"):
+        writing.reopen(cleanly=False)
+
+
+def test_checkpoints_beyond_the_next_chunk_are_corruption_and_named(writing: Writing) -> None:
+    writing.fill_tables(2)
+    path = open_chunk(writing)
+    synced = writing.log.chunks()[0].body.parts[-1].start
+    shutil.copyfile(path, chunk_path(writing.folder, synced - 10))
+    with pytest.raises(CorruptLog, match=rf"checkpoints end 10 bytes behind the next chunk's start, {synced - 10}\."):
         writing.reopen(cleanly=False)
 
 

@@ -38,6 +38,7 @@ WRITES_PER_S: Final = 50.0
 """Writes per second after the burst."""
 BURST: Final = 300
 """Writes that may be made without waiting, for instance in a failover."""
+_CLOSED: Final = "the cluster store is closed"
 
 
 class KubernetesStore:
@@ -116,14 +117,17 @@ class KubernetesStore:
             called = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError as error:  # the loop has ended
             coroutine.close()
-            raise StoreUnavailable("the cluster store is closed") from error
+            raise StoreUnavailable(_CLOSED) from error
         try:
             return called.result(ALL_S)
-        except (ApiSilent, ApiError) as error:
+        except ApiError as error:
             raise StoreUnavailable(f"the cluster store does not answer: {error}") from error
-        except (TimeoutError, concurrent.futures.CancelledError) as error:
+        except (ApiSilent, TimeoutError, concurrent.futures.CancelledError) as error:
             called.cancel()
-            raise StoreUnavailable(f"the cluster store does not answer within {ALL_S:.0f} s") from error
+            if self._ending.is_set():  # `close` ended the connection, or the call
+                raise StoreUnavailable(_CLOSED) from error
+            reason = f": {error}" if isinstance(error, ApiSilent) else f" within {ALL_S:.0f} s"
+            raise StoreUnavailable(f"the cluster store does not answer{reason}") from error
 
     # --- calls, on the thread's loop
 

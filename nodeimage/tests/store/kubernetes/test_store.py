@@ -199,7 +199,7 @@ def test_a_store_that_is_closed_says_so(open_kubernetes: Open, api: ToyApi) -> N
         store.close()
         store.close()
         assert time.monotonic() - begun < 30
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match="closed"):
             under_way.result()
     with pytest.raises(StoreUnavailable, match="closed"):
         store.get("node/1")

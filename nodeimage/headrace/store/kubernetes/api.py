@@ -238,7 +238,10 @@ class Api:
                 raise ApiSilent(f"Kubernetes answers {status}: {reason}")
             case HTTPStatus.UNAUTHORIZED:
                 self._token_of = None
-                raise ApiError(answer.status, f"{reason}; it does not take the token of {self._access.token_file}")
+                file = self._access.token_file
+                none_given = "it wants a token, and no file of one is given"
+                why = none_given if file is None else f"it does not take the token of {file}"
+                raise ApiError(answer.status, f"{reason}; {why}")
             case HTTPStatus.FORBIDDEN:
                 raise ApiError(answer.status, f"{reason}; see the Role of the pod's service account")
         raise ApiError(answer.status, reason)

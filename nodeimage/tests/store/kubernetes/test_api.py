@@ -166,6 +166,12 @@ def test_a_rotated_token_is_taken_up_before_and_after_the_old_one_expires(
     until("watches go on", follower.lacks("node/2"))
 
 
+def test_a_server_that_wants_a_token_where_there_is_none_is_told_so(store: KubernetesStore, api: ToyApi) -> None:
+    api.tokens = {"first": time.monotonic() + 60}
+    with pytest.raises(StoreUnavailable, match="Unauthorized; it wants a token, and no file"):
+        store.get("node/1")
+
+
 def test_a_token_file_that_is_missing_for_a_moment_is_waited_for(
     open_kubernetes: Open, api: ToyApi, tmp_path: Path
 ) -> None:

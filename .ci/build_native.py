@@ -41,7 +41,7 @@ MODULES: Final = {
     "metrics": ("histogram", "log_times", "requests", "traffic"),
     "wire": ("api_keys", "batch", "fetch", "header", "primitives", "produce", "records"),
     "log": ("appending", "frames", "index", "table", "tail"),
-    "container": ("commit_waiters", "leader", "leader_state", "sync_cycle"),
+    "container": ("commit_waiters", "follower", "follower_feed", "leader", "leader_state", "sync_cycle"),
     "partitions": ("partition", "producer_state", "topic"),
     "links/pull": ("byte_budget", "fair_queue", "partition_pull", "partition_state"),
     "kafka": (
@@ -54,10 +54,7 @@ MODULES: Final = {
         "sasl_gate",
     ),
 }
-"""The modules that mypyc compiles, by package. Their classes must not derive from interpreted ones. Followers, and the
-modules that feed them, stay interpreted: compiled, a follower whose connection was cut in the middle of a snapshot
-waited for ever.
-"""
+"""The modules that mypyc compiles, by package. Their classes must not derive from interpreted ones."""
 NATIVE: Final = SOURCE / "headrace" / "native"
 """The folder in which each `.c` file is compiled to a module of its name."""
 CODECS: Final = "_codecs"

@@ -63,6 +63,19 @@ def test_no_test_replaces_a_constant_that_compiled_code_has_taken_in(script: Mod
     assert found == set()
 
 
+def test_no_tuple_that_tests_may_replace_has_a_fixed_length(script: ModuleType) -> None:
+    """Its inferred type has: in compiled code, each use of one of another length raises TypeError."""
+    found = {
+        (module.stem, target.id)
+        for module in script.compiled_modules()
+        for node in ast.walk(ast.parse((ROOT / module).read_text()))
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id.isupper()
+    }
+    assert found == set()
+
+
 @pytest.mark.parametrize(("asked", "wanted"), [(None, False), ("", False), ("0", False), ("1", True)])
 def test_nothing_is_compiled_unless_that_is_asked_for(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, asked: str | None, *, wanted: bool

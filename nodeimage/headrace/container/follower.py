@@ -44,7 +44,7 @@ REST_AFTER_S = 1.0
 """Seconds without frames after which a follower may rest."""
 SILENCE_S: Final = 2.0
 """Seconds of silence after which a follower closes the connection to its leader and asks again."""
-RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.3)
+RETRY_S: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.3)
 """Seconds before each new attempt to follow; the last value repeats."""
 FULL_RETRY_S = 1.0
 """Seconds before a follower whose disk is full tries again."""

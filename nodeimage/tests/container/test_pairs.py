@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.base.errors import StorageFull
 from headrace.container import follower, pairs
 from headrace.container.follower import Follower
 from headrace.container.leader import Leader
@@ -98,15 +99,11 @@ async def test_a_follower_that_is_stuck_is_let_go_while_its_node_speaks_for_othe
     container, other = [await three.led(await three.create(replicas=3, min_in_sync=2)) for _ in range(2)]
     await at_rest(three, container)
     await at_rest(three, other)
-    append = Follower._append
-    stuck = three.replica(2, container.id)
 
-    async def never(self: Follower, frames: memoryview) -> None:
-        if self.replica is stuck:
-            await asyncio.sleep(3600)
-        await append(self, frames)
+    def never(_frames: memoryview) -> None:
+        raise StorageFull("no room for these frames, however often it is tried")
 
-    monkeypatch.setattr(Follower, "_append", never)
+    monkeypatch.setattr(three.replica(2, container.id).log, "append_frames", never)
     await asyncio.wait_for(container.append_command(b"with two"), 100)
     assert {member.node for member in container.state.in_sync} == {each.node_id for each in three.nodes[:2]}
     assert other.rests

@@ -7,13 +7,13 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from headrace.base.errors import CorruptLog, HeadraceError
 from headrace.base.ids import Position
 from headrace.container import follower, follower_feed, snapshot_transfer
-from headrace.container.follower import Follower
 from headrace.container.follower_feed import FollowerFeed
 from headrace.node.snapshot_sending import GivenSnapshot, Pacer
 from headrace.peer.messages import Commit, SnapshotPiece
@@ -167,31 +167,26 @@ async def old_send(snapshot: Any, session: Any) -> None:
         session.send(SnapshotPiece(last=at + 50_000 >= len(piece)), [piece[at : at + 50_000]])
 
 
-async def old_take(self: Follower, position: Position, size: int, _begin: Position) -> None:
+async def old_receive(incoming: Any, next_message: Any) -> None:
     """Receives the snapshot as in commit 523cdbc."""
     received = bytearray()
     while True:
-        message, payload = await self._next()
+        message, payload = await next_message()
         if not isinstance(message, SnapshotPiece):
             raise HeadraceError("the primary broke off its snapshot")
         received += payload
         if message.last:
             break
-    assert len(received) == size
-    incoming = await self._receive(position, size)  # type: ignore[misc]
     await incoming.write(memoryview(received))
-    await incoming.install()
-    incoming.close()
 
 
 @pytest.mark.parametrize("old", ["primary", "follower"])
 async def test_versions_that_hold_all_of_it_in_memory_give_it_and_get_it(
     nodes: WithTables, monkeypatch: pytest.MonkeyPatch, old: str
 ) -> None:
-    if old == "primary":
-        monkeypatch.setattr(snapshot_transfer, "send", old_send)
-    else:
-        monkeypatch.setattr(Follower, "_take_snapshot", old_take)
+    replaced, by = ("send", old_send) if old == "primary" else ("receive", old_receive)
+    used = mock.AsyncMock(side_effect=by)
+    monkeypatch.setattr(snapshot_transfer, replaced, used)
     read = GivenSnapshot.read
 
     async def with_beats(given: GivenSnapshot, at: int, length: int) -> bytes:
@@ -202,6 +197,7 @@ async def test_versions_that_hold_all_of_it_in_memory_give_it_and_get_it(
     monkeypatch.setattr(GivenSnapshot, "read", with_beats)
     await nodes.begin_empty(2)
     await joined(nodes)
+    used.assert_awaited()
 
 
 @pytest.mark.parametrize("number", [0, 2], ids=["of the primary", "of the follower"])

@@ -63,6 +63,25 @@ def test_no_test_replaces_a_constant_that_compiled_code_has_taken_in(script: Mod
     assert found == set()
 
 
+def test_no_coroutine_that_is_compiled_waits_while_it_handles_an_exception(script: ModuleType) -> None:
+    """Compiled, it has no exception state of its own: all other tasks would see the exception, some for ever. At the
+    end of an `async with` there is such a wait, unless what it leaves never waits in `__aexit__`."""
+    at_once = {"asyncio.timeout", "self._unpacking"}
+    waits = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
+    found = set()
+    for module in script.compiled_modules():
+        for node in ast.walk(ast.parse((ROOT / module).read_text())):
+            if isinstance(node, ast.Try):
+                handling = [*node.handlers, *node.finalbody]
+                found |= {
+                    (module.stem, each.lineno) for each in handling for at in ast.walk(each) if isinstance(at, waits)
+                }
+            elif isinstance(node, ast.AsyncWith):
+                entered = {ast.unparse(item.context_expr).partition("(")[0] for item in node.items}
+                found |= {(module.stem, node.lineno) for _ in entered - at_once}
+    assert found == set()
+
+
 def test_no_tuple_that_tests_may_replace_has_a_fixed_length(script: ModuleType) -> None:
     """Its inferred type has: in compiled code, each use of one of another length raises TypeError."""
     found = {

@@ -164,25 +164,27 @@ class Follower:
     async def _run(self) -> None:
         attempt = 0
         while True:
-            followed = False
+            followed = full = False
             try:
-                followed = await self._follow()
-            except NewerFormat as error:
-                self.replica.events.newer(error)
-                return
-            except CorruptLog as error:  # such as frames that arrived damaged
-                log.error("not following", container=self.id, reason=str(error))
-                self.replica.events.lost_touch(self._leader)
-            except StorageFull as error:  # here, or at the leader when it cannot write a snapshot
-                if not self._full_reported:
-                    log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
-                self._full_reported = True
-                await asyncio.sleep(FULL_RETRY_S)
-            except (HeadraceError, OSError, TimeoutError) as error:
-                log.debug("not following", container=self.id, reason=str(error))
-                self.replica.events.lost_touch(self._leader)
-            except Exception:  # a programming error must not end the one task that keeps this replica alive
-                log.exception("following failed unexpectedly", container=self.id)
+                try:
+                    followed = await self._follow()
+                except NewerFormat as error:
+                    self.replica.events.newer(error)
+                    return
+                except CorruptLog as error:  # such as frames that arrived damaged
+                    log.error("not following", container=self.id, reason=str(error))
+                    self.replica.events.lost_touch(self._leader)
+                except StorageFull as error:  # here, or at the leader when it cannot write a snapshot
+                    if not self._full_reported:
+                        log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
+                    self._full_reported = full = True
+                except (HeadraceError, OSError, TimeoutError) as error:
+                    log.debug("not following", container=self.id, reason=str(error))
+                    self.replica.events.lost_touch(self._leader)
+                except Exception:  # a programming error must not end the one task that keeps this replica alive
+                    log.exception("following failed unexpectedly", container=self.id)
+                if full:  # not within `except`: compiled, a wait there shows the exception to all other tasks
+                    await asyncio.sleep(FULL_RETRY_S)
             finally:
                 self._following = False
                 self._stir()
@@ -324,7 +326,7 @@ class Follower:
                 if not told:
                     log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
                 told = True
-                await asyncio.sleep(FULL_RETRY_S)
+            await asyncio.sleep(FULL_RETRY_S)  # not within the handler: a compiled coroutine would leak the exception
 
     # --- heartbeats and rest
 

@@ -72,10 +72,10 @@ class AccessControl:
         for command, outcome in changes:
             self._apply(command, outcome)
         if before[0] is not self.rules or before[1] is not self._groups:
-            self._loader.changed()
             self._tell()
 
     def _apply(self, command: object, outcome: Any) -> None:
+        """Apply one command. Rows that are being read are read again even if the rules known here stay the same."""
         match command:
             case Replaced():
                 self._reload()
@@ -107,6 +107,9 @@ class AccessControl:
                 done = zip(command.upserts, set_codes, strict=True)
                 made = {each.user: frozenset[str]() for each, code in done if code is Code.NONE}
                 self._groups = {**made, **self._groups}
+            case _:
+                return
+        self._loader.changed()
 
     def _set_expressions(self, changes: Iterable[tuple[Place | UnknownPlace, str | None]]) -> None:
         before = self.rules.unknown

@@ -120,28 +120,52 @@ async def test_what_is_made_again_has_nothing_of_what_was_deleted(secured: Secur
     assert not secured.may(ALICE)
 
 
+class Slow:
+    """Reads of a catalog that end only after `go_on`, with the rows as they were before."""
+
+    def __init__(self, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._query = catalog.query
+        self._may_end = asyncio.Event()
+        self.has_read = asyncio.Event()
+        self.go_on = self._may_end.set
+        monkeypatch.setattr(catalog, "query", self._late)
+
+    async def _late(self, fn: Callable[[Any], Any]) -> Any:
+        found = await self._query(fn)
+        self.has_read.set()
+        await self._may_end.wait()
+        return found
+
+
 async def test_another_catalog_is_read_anew_and_closed_meanwhile(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await secured.set("stream", "/s", "u:alice")
-    query, held, asked = secured.catalog.query, asyncio.Event(), asyncio.Event()
-
-    async def slow(fn: Callable[[Any], Any]) -> Any:
-        found = await query(fn)
-        asked.set()
-        await held.wait()
-        return found
-
-    monkeypatch.setattr(secured.catalog, "query", slow)
+    slow = Slow(secured.catalog, monkeypatch)
     secured.control.applied([(Replaced(Position(1)), None)])
     assert not secured.may(ALICE)
-    await asked.wait()
+    await slow.has_read.wait()
     await secured.set("stream", "/s", "u:bob")
-    held.set()
-    async with asyncio.timeout(10):
-        while not secured.may(BOB):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    slow.go_on()
+    await until(lambda: secured.may(BOB))
     assert not secured.may(ALICE), "what was read before the change is read again"
+
+
+@pytest.mark.parametrize(
+    ("deletion", "deleted"), [(DeleteStream("/s", NOW, force=True), "/s"), (DeleteTopics([TOPIC], NOW), "/s:t")]
+)
+async def test_what_is_deleted_while_rows_are_read_does_not_come_back_with_them(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, deletion: Any, deleted: str
+) -> None:
+    await secured.set("stream", "/s", "u:alice")
+    await secured.set("topic", "", "u:alice", TOPIC)
+    slow = Slow(secured.catalog, monkeypatch)
+    secured.control.applied([(Replaced(Position(1)), None)])
+    await slow.has_read.wait()
+    await secured.catalog.submit(deletion)
+    slow.go_on()
+    await until(lambda: secured.control.is_current)
+    assert deleted not in {name for _, name, _ in secured.control.rules.places()}
 
 
 async def test_an_expression_that_cannot_be_read_lets_nobody_in(secured: Secured) -> None:

@@ -112,6 +112,9 @@ class AccessControl:
         self._loader.changed()
 
     def _set_expressions(self, changes: Iterable[tuple[Place | UnknownPlace, str | None]]) -> None:
+        """Change single expressions, unless all are being read: others not read yet may be stricter."""
+        if not self.is_current:
+            return
         before = self.rules.unknown
         self.rules = _with_expressions(self.rules, changes)
         _log_unknown(self.rules.unknown - before)
@@ -119,8 +122,7 @@ class AccessControl:
     def _reload(self) -> None:
         """Read all rows again. Until they are read nobody may do anything, unless security was off."""
         self.is_current = False
-        if self.rules.on:
-            self.rules = CLOSED
+        self.rules = CLOSED if self.rules.on else NOT_SECURED
         self._loader.load_again()
 
     def _use(self, found: tuple[AccessRules, Mapping[str, frozenset[str]]]) -> None:

@@ -168,6 +168,34 @@ async def test_what_is_deleted_while_rows_are_read_does_not_come_back_with_them(
     assert deleted not in {name for _, name, _ in secured.control.rules.places()}
 
 
+async def test_while_rows_are_read_a_single_expression_lets_nobody_in(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expressions that are not read yet may shut out whom the changed one lets in."""
+    await secured.set("topic", "", "u:bob", TOPIC)
+    slow = Slow(secured.catalog, monkeypatch)
+    secured.control.applied([(Replaced(Position(1)), None)])
+    await secured.set("stream", "/s", "u:alice")
+    assert not secured.may(ALICE)
+    slow.go_on()
+    await until(lambda: secured.may(ALICE, "/s:u"))
+    assert not secured.may(ALICE)
+
+
+async def test_security_turned_on_while_rows_are_read_lets_nobody_in_by_earlier_expressions(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await secured.set("stream", "/s", "u:alice")
+    await secured.catalog.submit(SecureCluster(on=False))
+    slow = Slow(secured.catalog, monkeypatch)
+    secured.control.applied([(Replaced(Position(1)), None)])
+    assert secured.may(BOB), "security was off"
+    await secured.catalog.submit(SecureCluster(on=True))
+    assert not secured.may(ALICE), "the replaced rows may have no such expression"
+    slow.go_on()
+    await until(lambda: secured.may(ALICE))
+
+
 async def test_an_expression_that_cannot_be_read_lets_nobody_in(secured: Secured) -> None:
     await secured.set("stream", "/s", "u:alice &")
     assert not secured.may(ALICE)

@@ -1,7 +1,8 @@
 """The credentials of users, read from the catalog, which every node has.
 
 The time that an answer takes must not reveal whether a user exists: proving that a row is absent reads more than the
-row itself. So no look-up is answered before `MIN_S` has passed, which is much longer than a look-up takes.
+row itself. So no look-up is answered before `MIN_S` has passed since its turn came, which is much longer than a look-up
+takes.
 """
 
 import asyncio
@@ -31,8 +32,8 @@ class CatalogCredentials:
     async def scram(self, user: str, mechanism: str) -> ScramCredential | None:
         """See Credentials."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + MIN_S
         async with self._turns:
+            until = loop.time() + MIN_S
             try:
                 row = await self._catalog.query(lambda reader: reader.users.credential(user, mechanism))
             except sqlite3.Error as error:

@@ -62,6 +62,21 @@ async def test_no_look_up_is_answered_before_its_time(broker: NodeParts, monkeyp
     assert passed_ms(began) >= 100
 
 
+async def test_waiting_for_others_look_ups_does_not_shorten_the_time_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalog_credentials, "MIN_S", 0.1)
+    catalog: Any = Slow()
+    credentials = CatalogCredentials(catalog=catalog, secret="s")
+    waiting = [asyncio.ensure_future(credentials.scram("a", "SCRAM-SHA-256")) for _ in range(AT_ONCE + 1)]
+    await asyncio.sleep(0.15)
+    began = asyncio.get_running_loop().time()
+    catalog.go.set()
+    await waiting[-1]
+    assert passed_ms(began) >= 100
+    await asyncio.gather(*waiting)
+
+
 async def test_a_catalog_that_cannot_be_read_is_told_as_that() -> None:
     class Damaged:
         async def query(self, _look: Any) -> None:

@@ -4,8 +4,9 @@ A client sends a salted password; only two keys derived from it are stored, from
 salted password can be recovered. A user is created with the first credential, and remains without one when the last is
 deleted.
 
-All alterations of a user are checked first, and none is made if one of them is refused. Deletions are committed before
-upsertions, in commands of their own, so a failure in between may leave a user altered in part.
+All alterations of a user are checked first, and none is made if one of them is refused. All of them are in one command,
+so that they are made together. A deletion of what was deleted concurrently refuses the user only if nothing else of the
+user was altered.
 """
 
 from collections import Counter
@@ -19,7 +20,7 @@ from headrace.kafka.api import Api
 from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, excess_refusal
 from headrace.kafka.connection import Connection
 from headrace.partitions.authorizer import Authorizer
-from headrace.partitions.lookups import batched, look_up_all, now, refusal, submit_within
+from headrace.partitions.lookups import batched_groups, look_up_all, now, refusal, submit_within
 from headrace.security.audit import Change
 from headrace.security.principals import NameRefused, check_user_name
 from headrace.security.sasl.scram_credential import MAX_ITERATIONS, ScramCredential
@@ -109,15 +110,30 @@ class ScramCredentialApis:
     async def _submit(
         self, deletions: Sequence[Any], upserts: Sequence[Credential], refused: dict[str, Mapping[str, object]]
     ) -> None:
-        deleted = [(each.name, _MECHANISMS[each.mechanism]) for each in deletions if each.name not in refused]
-        created = [each for each in upserts if each.user not in refused]
-        for piece in batched(deleted):
-            outcomes = await submit_within(self._catalog, AlterCredentials(list(piece), [], now()), timeout_ms=0)
-            for (name, _), code in zip(piece, outcomes, strict=True):
-                if code is not Code.NONE:  # deleted concurrently
+        """Submit the alterations of all users that are not refused, until a command fails; users that are not altered
+        are added to `refused`."""
+        left: dict[str, list[tuple[str, str] | Credential]] = {}
+        for each in deletions:
+            if each.name not in refused:
+                left.setdefault(each.name, []).append((each.name, _MECHANISMS[each.mechanism]))
+        for upsert in upserts:
+            if upsert.user not in refused:
+                left.setdefault(upsert.user, []).append(upsert)
+        for some in list(batched_groups(left)):
+            items = [item for of_user in some.values() for item in of_user]
+            gone = [item for item in items if isinstance(item, tuple)]
+            new = [item for item in items if isinstance(item, Credential)]
+            try:
+                codes = await submit_within(self._catalog, AlterCredentials(gone, new, now()), timeout_ms=0)
+            except HeadraceError as error:  # later commands would fail too, each after its timeout
+                refused |= dict.fromkeys(left, refusal(error))
+                return
+            users = (*(name for name, _ in gone), *(each.user for each in new))
+            done = {name for name, code in zip(users, codes, strict=True) if code is Code.NONE}
+            for name in some:
+                del left[name]
+                if name not in done:  # all was deleted concurrently
                     refused[name] = _missing(name)
-        for batch in batched(created):
-            await submit_within(self._catalog, AlterCredentials([], list(batch), now()), timeout_ms=0)
 
 
 def _checked(request: Any, refused: dict[str, Mapping[str, object]]) -> list[Credential]:

@@ -46,6 +46,20 @@ def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[index : index + COMMAND_ITEMS]
 
 
+def batched_groups(groups: Mapping[K, Sequence[T]]) -> Iterator[Mapping[K, Sequence[T]]]:
+    """Split groups of items into runs of at most COMMAND_ITEMS items, in order, each group whole in one run."""
+    run: dict[K, Sequence[T]] = {}
+    size = 0
+    for key, items in groups.items():
+        if run and size + len(items) > COMMAND_ITEMS:
+            yield run
+            run, size = {}, 0
+        run[key] = items
+        size += len(items)
+    if run:
+        yield run
+
+
 async def submit_within(catalog: Catalog, command: CatalogCommand[T], *, timeout_ms: int) -> T:
     """Submit a command and return its outcome. A timeout of 0 or less means MAX_WAIT_S, which also limits all others;
     a command usually takes one sync.

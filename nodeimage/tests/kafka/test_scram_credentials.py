@@ -1,6 +1,7 @@
 """SCRAM credentials through Kafka's APIs: who may see and set them, what is refused, and what is stored."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kafka.admin
@@ -14,8 +15,13 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from headrace.base.errors import Code
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Millis
+from headrace.catalog.users import AlterCredentials
+from headrace.kafka import scram_credentials
 from headrace.kafka.scram_credentials import MAX_ALTERATIONS
+from headrace.partitions import lookups
+from headrace.partitions.lookups import submit_within
 from headrace.security.sasl.scram_credential import ScramCredential
 from headrace.security.scram_common import salted_password
 from headrace.wire.api_keys import ApiKey
@@ -139,6 +145,64 @@ async def test_the_audit_hears_of_each_user_and_of_no_secret(secured: SecuredNod
     assert told == [(ROOT, "users", "alice", True), ("mallory", "admin", "", False)]
     assert SECRET not in str(secured.told)
     assert repr(upsert()["salted_password"]) not in str(secured.told)
+
+
+class Commands:
+    """The commands that alterations submit: calls `before` ahead of each, with its number from 1 on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.before: Callable[[int], Awaitable[None]] | None = None
+        monkeypatch.setattr(scram_credentials, "submit_within", self._submit)
+
+    async def _submit(self, catalog: Any, command: Any, *, timeout_ms: int) -> Any:
+        self.count += 1
+        if self.before is not None:
+            await self.before(self.count)
+        return await submit_within(catalog, command, timeout_ms=timeout_ms)
+
+
+async def test_an_alteration_is_told_as_made_if_what_it_deletes_goes_concurrently(
+    secured: SecuredNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await alter(secured, upsert(mechanism=2), upsert("bob", mechanism=2))
+    commands = Commands(monkeypatch)
+
+    async def delete_concurrently(_: int) -> None:
+        gone = [("alice", "SCRAM-SHA-512"), ("bob", "SCRAM-SHA-512")]
+        await secured.parts.catalog.submit(AlterCredentials(gone, [], Millis(1)))
+
+    commands.before = delete_concurrently
+    secured.told.clear()
+    found = await alter(secured, upsert(), delete=(("alice", 2), ("bob", 2)))
+    assert found == {
+        "alice": (Code.NONE, ""),
+        "bob": (Code.RESOURCE_NOT_FOUND, "user 'bob' has no such credential"),
+    }
+    assert [(each["action"], each["name"]) for each in secured.told] == [("users", "alice")]
+    assert await described(secured) == {"alice": [(1, 4096)]}
+
+
+async def test_a_user_is_altered_by_one_command_wholly_or_not_at_all(
+    secured: SecuredNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("alice", "bob", "carol")
+    await alter(secured, *(upsert(name, mechanism=2) for name in names))
+    monkeypatch.setattr(lookups, "COMMAND_ITEMS", 3)
+    commands = Commands(monkeypatch)
+
+    async def fail_at_the_second(number: int) -> None:
+        if number == 2:
+            raise KafkaError(Code.REQUEST_TIMED_OUT, "not committed")
+
+    commands.before = fail_at_the_second
+    secured.told.clear()
+    found = await alter(secured, *map(upsert, names), delete=tuple((name, 2) for name in names))
+    late = (Code.REQUEST_TIMED_OUT, "not committed")
+    assert found == {"alice": (Code.NONE, ""), "bob": late, "carol": late}
+    assert commands.count == 2
+    assert [(each["action"], each["name"]) for each in secured.told] == [("users", "alice")]
+    assert await described(secured) == {"alice": [(1, 4096)], "bob": [(2, 4096)], "carol": [(2, 4096)]}
 
 
 async def kept(node: SecuredNode, user: str, mechanism: str) -> ScramCredential:

@@ -1,7 +1,7 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546): limits of users, client ids and addresses.
 
 Each entry of AlterClientQuotas is refused as a whole if one of its limits is invalid, and changes only the limits that
-it names.
+it names, by one command.
 """
 
 import math
@@ -16,7 +16,7 @@ from headrace.kafka.api import Api
 from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, excess_refusal
 from headrace.kafka.connection import Connection
 from headrace.partitions.authorizer import Authorizer
-from headrace.partitions.lookups import batched, refusal, submit_within
+from headrace.partitions.lookups import batched_groups, refusal, submit_within
 from headrace.security.audit import Change
 from headrace.security.client_quotas import Key, address_of, entity_text, names_of
 from headrace.wire.api_keys import ApiKey, Versions
@@ -66,21 +66,32 @@ class ClientQuotaApis:
         ):
             return {"entries": [_answered(each, refused) for each in request.entries]}
         results: list[Mapping[str, object]] = []
-        items: list[Quota] = []
-        for each in request.entries:
+        limits: dict[int, Sequence[Quota]] = {}
+        for place, each in enumerate(request.entries):
             try:
-                items += _quotas(each)
+                if items := _quotas(each):
+                    limits[place] = items
                 results.append(NO_ERROR)
             except KafkaError as error:
                 results.append(refusal(error))
         if not request.validate_only:
-            try:
-                for some in batched(items):
-                    await submit_within(self._catalog, AlterQuotas(list(some)), timeout_ms=0)
-                    self._audit(session, some)
-            except HeadraceError as error:
-                results = [refusal(error) if each is NO_ERROR else each for each in results]
+            for place, failure in (await self._submit(session, limits)).items():
+                results[place] = refusal(failure)
         return {"entries": [_answered(each, result) for each, result in zip(request.entries, results, strict=True)]}
+
+    async def _submit(self, session: Connection, entries: Mapping[int, Sequence[Quota]]) -> Mapping[int, HeadraceError]:
+        """Apply the limits of entries, until a command fails. Returns by entry why it was not applied."""
+        left = dict(entries)
+        for some in batched_groups(entries):
+            items = [item for of_entry in some.values() for item in of_entry]
+            try:
+                await submit_within(self._catalog, AlterQuotas(items), timeout_ms=0)
+            except HeadraceError as error:  # later commands would fail too, each after its timeout
+                return dict.fromkeys(left, error)
+            self._audit(session, items)
+            for place in some:
+                del left[place]
+        return {}
 
     def _audit(self, session: Connection, items: Iterable[Quota]) -> None:
         for item in items:

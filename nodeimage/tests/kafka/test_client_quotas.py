@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
-from headrace.base.errors import Code
+from headrace.base.errors import Code, KafkaError
+from headrace.kafka import client_quotas
 from headrace.kafka.client_quotas import MAX_ENTRIES
+from headrace.partitions import lookups
+from headrace.partitions.lookups import submit_within
 from headrace.security.client_quotas import Key
 from headrace.wire.api_keys import ApiKey
 from kit.secured_node import ROOT, SecuredNode
@@ -162,6 +165,37 @@ async def test_administrators_alone_see_and_set_them_and_the_audit_hears(secured
         ('{"user":"alice"}', "producer_byte_rate is now 1e+06"),
         ('{"user":"alice"}', "consumer_byte_rate is now without limit"),
     ]
+
+
+async def test_an_entry_is_applied_wholly_or_not_at_all_and_answered_as_it_is(
+    secured: SecuredNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "COMMAND_ITEMS", 3)
+    commands = 0
+
+    async def fail_at_the_second(catalog: Any, command: Any, *, timeout_ms: int) -> Any:
+        nonlocal commands
+        commands += 1
+        if commands == 2:
+            raise KafkaError(Code.REQUEST_TIMED_OUT, "not committed")
+        return await submit_within(catalog, command, timeout_ms=timeout_ms)
+
+    monkeypatch.setattr(client_quotas, "submit_within", fail_at_the_second)
+    both = {"producer_byte_rate": 1.0, "consumer_byte_rate": 2.0}
+    found = await alter(
+        secured,
+        entry(ALICE, **both),
+        entry({"user": "bob"}, nonsense=1.0),
+        entry({"user": "carol"}),
+        entry({"user": "dave"}, **both),
+        entry({"user": "erin"}, **both),
+    )
+    done, late = (Code.NONE, ""), (Code.REQUEST_TIMED_OUT, "not committed")
+    assert found[:1] + found[2:] == [done, done, late, late]
+    assert found[1][0] is Code.INVALID_REQUEST
+    assert commands == 2
+    assert await described(secured) == {(("user", "alice"),): both}
+    assert [each["name"] for each in secured.told if each["action"] == "quotas"] == ['{"user":"alice"}'] * 2
 
 
 async def test_an_address_has_one_form(secured: SecuredNode) -> None:

@@ -24,7 +24,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -408,3 +408,20 @@ def punch_hole(fd: int, start: int, end: int) -> bool:
         return False
     with full_disk_as_storage_full(Path(os.readlink(f"/proc/self/fd/{fd}"))):
         raise OSError(code, os.strerror(code))
+
+
+@contextmanager
+def keeps_write_time(fd: int) -> Iterator[None]:
+    """While in it, changes of a file leave its modification time as it was: records without a timestamp are as old as
+    their file."""
+    before = os.fstat(fd)
+    try:
+        yield
+    finally:
+        set_write_time(fd, before)
+
+
+def set_write_time(fd: int, times: os.stat_result) -> None:
+    """Sets a file's times to those of another, unless the file belongs to another user."""
+    with suppress(PermissionError):
+        os.utime(fd, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from headrace.base.errors import CorruptLog
 from headrace.log.chunk import Body, Chunk
-from headrace.log.files import FILE_HEAD_BYTES, punch_hole
+from headrace.log.files import FILE_HEAD_BYTES, keeps_write_time, punch_hole
 from headrace.log.folder import drop_files
 from headrace.log.index import Part, Summary
 from headrace.log.regroup import rewrite, take_up
@@ -151,13 +151,14 @@ def punch(chunk: Chunk, dead: Mapping[int, int]) -> int:
     before = _allocated(body)
     file = body.opened()
     block = os.fstatvfs(file.fd).f_bsize
-    for start, end in ranges:
-        start = -(-(FILE_HEAD_BYTES + start) // block) * block
-        end = (FILE_HEAD_BYTES + end) // block * block
-        if start < end and not punch_hole(file.fd, start, end):
-            rewrite(chunk.path)
-            take_up(chunk)
-            break
+    with keeps_write_time(file.fd):
+        for start, end in ranges:
+            start = -(-(FILE_HEAD_BYTES + start) // block) * block
+            end = (FILE_HEAD_BYTES + end) // block * block
+            if start < end and not punch_hole(file.fd, start, end):
+                rewrite(chunk.path)
+                take_up(chunk)
+                break
     chunk.punched = True
     return max(before - _allocated(chunk.body), 0)
 

@@ -8,7 +8,8 @@ waits for one piece, not for a whole chunk. The process ends when the process PA
 
 A partitionlet's id starts with its stream's number, so frames that are read together, and expire together, are adjacent
 in the file. Frames keep their bytes, including their positions; every checksum is verified during the copy, so damage
-is found and never copied. Dead places (dead.py) are omitted.
+is found and never copied. Dead places (dead.py) are omitted. The new file keeps the modification time of the old one,
+since records without a timestamp are as old as their file.
 
 When the child process ends, the new file is complete and synced under a temporary name; the log then puts it in place
 with one rename. So only the log's own process changes which files the log consists of: a child that ends late adds
@@ -33,6 +34,7 @@ from headrace.log.files import (
     FileHead,
     OpenFile,
     full_disk_as_storage_full,
+    set_write_time,
     synced_folder,
     write_all,
     write_and_sync,
@@ -132,6 +134,7 @@ def rewrite(path: Path, *, pauses: Pauses | None = None) -> None:
                 frames_end=output.place,
                 parts=(segment,),
             )
+            set_write_time(fresh.fd, os.fstat(file.fd))
         except (OSError, HeadraceError):
             temporary.unlink(missing_ok=True)
             raise

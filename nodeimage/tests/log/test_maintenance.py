@@ -148,6 +148,34 @@ def test_where_the_filesystem_has_no_holes_the_chunk_is_rewritten(
     assert writing.log.punch(chunk, {2: 1 << 62, 3: 1 << 62}) == 0
 
 
+@pytest.mark.parametrize("has_holes", [True, False])
+def test_punching_makes_records_without_a_timestamp_no_younger(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch, has_holes: bool
+) -> None:
+    """Such records are as old as their chunk's file, which belongs to many partitionlets."""
+    writing.fill_chunks(1, partitionlets=3, size=6000)
+    writing.close_chunks()
+    (chunk,) = writing.log.closed_chunks()
+    if not has_holes:
+        monkeypatch.setattr("headrace.log.maintenance.punch_hole", lambda *_: False)
+    os.utime(chunk.path, (1_000, 2_000))
+    assert writing.log.punch(chunk, {2: FOREVER}) > 0
+    assert chunk.path.stat().st_mtime == 2_000
+
+
+def test_a_file_of_another_owner_is_punched_all_the_same(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A volume may be used by a user id other than before: that may write the files, but not set their times."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    writing.fill_chunks(1, partitionlets=3, size=6000)
+    writing.close_chunks()
+    (chunk,) = writing.log.closed_chunks()
+    monkeypatch.setattr(os, "utime", refused)
+    assert writing.log.punch(chunk, {2: FOREVER}) > 0
+
+
 def test_a_chunk_of_several_parts_is_summed_up_less_what_is_dead(writing: Writing) -> None:
     """The summaries must agree with the places that readers find."""
     writing.log.append_control(type=FrameType.OPEN, epoch=1, partitionlet=9, payload=b"open 9")

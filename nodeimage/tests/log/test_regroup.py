@@ -32,10 +32,12 @@ def test_a_regrouped_chunk_reads_as_before_and_in_order(writing: Writing, make_b
     assert log.needs_regroup(chunk)
     states = {partitionlet: log.load(partitionlet) for partitionlet in writing.next}
     summaries = list(log.summaries(chunk))
+    os.utime(chunk.path, (1_000, 2_000))
     subprocess.run(log.regroup_command(chunk), check=True)
     writing.check()  # the old file is read until the new one has replaced it
     log.reopen_chunk(chunk)
     assert chunk.body.regrouped
+    assert chunk.path.stat().st_mtime == 2_000, "records without a timestamp are as old as the file"
     assert not log.needs_regroup(chunk)
     writing.check()
     assert {partitionlet: log.load(partitionlet) for partitionlet in writing.next} == states

@@ -34,7 +34,7 @@ from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
-from headrace.wire.batch import batch_records, find_by_time, find_max_time, iter_batches
+from headrace.wire.batch import BatchHeader, batch_records, find_by_time, find_max_time, iter_batches
 from headrace.wire.generic_codec import field
 from headrace.wire.primitives import Buffer
 
@@ -53,6 +53,8 @@ Found = tuple[int, int, int]
 NOTHING: Final[Found] = (-1, -1, -1)
 OUT_OF_TOUCH: Final = KafkaError(Code.LEADER_NOT_AVAILABLE, "this node has not heard of its followers for a moment")
 
+Look = Callable[[BatchHeader, Buffer], tuple[int, int] | None]
+"""Looks at a batch for a record, and returns its offset and timestamp if it is the one."""
 Asked = Sequence[tuple[str, int, Any]]
 """(topic name, partition number, the partition's part of the request), in the request's order."""
 
@@ -207,8 +209,9 @@ class ListOffsetsApi:
                 found = await self._runtime.loop.run_in_executor(
                     self._runtime.executor, find_by_time, memoryview(batch), timestamp
                 )
-            if found is not None and found[0] < partition.log_start:
-                found = await self._scan(partition, row, first=first, end=end, timestamp=timestamp)
+            if found is not None and found[0] < first:
+                look = partial(_first_at_or_after, first=first, timestamp=timestamp)
+                found = await self._scan(partition, row, look, first=first, end=end)
             if found is not None:
                 return found[0], found[1], partition.leader_epoch
         return NOTHING
@@ -216,14 +219,19 @@ class ListOffsetsApi:
     async def _newest(self, partition: Partition) -> Found:
         """The record with the largest timestamp (KIP-734)."""
         newest = NOTHING
-        for row, _first, end in _live(partition):
+        for row, first, end in _live(partition):
             batch = await self._batch_by_time(partition, row, timestamp=-1, limit=end)
-            if batch is not None:
-                offset, timestamp = await self._runtime.loop.run_in_executor(
-                    self._runtime.executor, find_max_time, memoryview(batch)
-                )
-                if timestamp > newest[1]:
-                    newest = (offset, timestamp, partition.leader_epoch)
+            if batch is None:
+                continue
+            offset, timestamp = await self._runtime.loop.run_in_executor(
+                self._runtime.executor, find_max_time, memoryview(batch)
+            )
+            if offset < first and timestamp > newest[1]:
+                look = _Newest(first=first)
+                await self._scan(partition, row, look, first=first, end=end)
+                offset, timestamp = look.offset, look.timestamp
+            if timestamp > newest[1]:
+                newest = (offset, timestamp, partition.leader_epoch)
         return newest
 
     async def _batch_by_time(
@@ -243,9 +251,10 @@ class ListOffsetsApi:
         return await self._runtime.loop.run_in_executor(self._runtime.executor, look)
 
     async def _scan(
-        self, partition: Partition, row: PartitionletRow, *, first: int, end: int, timestamp: int
+        self, partition: Partition, row: PartitionletRow, look: Look, *, first: int, end: int
     ) -> tuple[int, int] | None:
-        """The first matching record from offset `first` on, for a log start in the middle of a batch."""
+        """Pass the batches from offset `first` on to `look`, in a thread, until it finds something: for a log start
+        beyond the batch that the index names."""
         container_log = partition.container.log
         offset = first
         while offset < end:
@@ -260,7 +269,7 @@ class ListOffsetsApi:
             if not batches:
                 return None
             found, offset = await self._runtime.loop.run_in_executor(
-                self._runtime.executor, partial(_scan_batches, batches, first=first, timestamp=timestamp, offset=offset)
+                self._runtime.executor, _look_through, batches, look, offset
             )
             if found is not None:
                 return found
@@ -315,22 +324,46 @@ def _live(partition: Partition) -> Iterator[tuple[PartitionletRow, int, int]]:
             yield row, first, end
 
 
-def _scan_batches(
-    batches: "Sequence[Buffer]", *, first: int, timestamp: int, offset: int
-) -> tuple[tuple[int, int] | None, int]:
-    """[blocking] The first record from offset `first` on with `timestamp` or later, and the offset at which to
-    continue."""
+def _look_through(batches: "Sequence[Buffer]", look: Look, offset: int) -> tuple[tuple[int, int] | None, int]:
+    """[blocking] What `look` finds in the batches from `offset` on, and the offset at which to continue."""
     for view in batches:
         for header, batch in iter_batches(memoryview(view)):
-            if header.max_timestamp >= timestamp:
-                try:
-                    for record in batch_records(header, batch):
-                        if record.offset >= first and record.timestamp >= timestamp:
-                            return (record.offset, record.timestamp), offset
-                except CorruptBatch:  # stored by an earlier version: rely on the header (`find_by_time`)
-                    return (max(first, header.base_offset), header.max_timestamp), offset
+            if (found := look(header, batch)) is not None:
+                return found, offset
             offset = header.base_offset + header.last_offset_delta + 1
     return None, offset
+
+
+def _first_at_or_after(header: BatchHeader, batch: Buffer, *, first: int, timestamp: int) -> tuple[int, int] | None:
+    """[blocking] A batch's first record from offset `first` on with `timestamp` or later."""
+    if header.max_timestamp < timestamp:
+        return None
+    try:
+        for record in batch_records(header, batch):
+            if record.offset >= first and record.timestamp >= timestamp:
+                return record.offset, record.timestamp
+    except CorruptBatch:  # stored by an earlier version: rely on the header (`find_by_time`)
+        return max(first, header.base_offset), header.max_timestamp
+    return None
+
+
+class _Newest:
+    """Keeps the first of the records with the largest timestamp from offset `first` on, of all batches passed to it."""
+
+    def __init__(self, *, first: int) -> None:
+        self._first = first
+        self.offset = self.timestamp = -1
+
+    def __call__(self, header: BatchHeader, batch: Buffer) -> None:
+        """[blocking] Look at a batch."""
+        if header.max_timestamp <= self.timestamp:
+            return
+        try:
+            for record in batch_records(header, batch):
+                if record.offset >= self._first and record.timestamp > self.timestamp:
+                    self.offset, self.timestamp = record.offset, record.timestamp
+        except CorruptBatch:  # as in `_first_at_or_after`
+            self.offset, self.timestamp = max(self._first, header.base_offset), header.max_timestamp
 
 
 def _end_of_epoch(partition: Partition, asked: int) -> tuple[int, int]:

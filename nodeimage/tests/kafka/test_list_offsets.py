@@ -109,6 +109,28 @@ async def test_partitions_that_are_being_rolled_are_waited_for_at_the_same_time(
     ]
 
 
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize(
+    ("start", "newest"), [(0, (0, 900)), (1, (1, 500)), (2, (4, 400)), (3, (4, 400)), (5, (5, 200)), (6, (-1, -1))]
+)
+async def test_the_record_with_the_largest_timestamp_is_none_below_the_log_start(
+    broker: NodeParts, append: Append, ask: Ask, start: int, newest: tuple[int, int], is_sealed: bool
+) -> None:
+    """The log start may lie in the middle of a batch, and what is below it is freed only later."""
+    await made(broker, "t")
+    await append("t", b"a", b"b", b"c", times=[900, 500, 300])
+    await append("t", b"d", b"e", times=[100, 400])
+    await append("t", b"f", times=[200])
+    if start:
+        await delete_all(ask, "t", start)
+    if is_sealed:
+        await rolled(broker, "t")
+    part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": list_offsets.MAX_TIMESTAMP}
+    fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [part]}]}
+    answer = (await ask(ApiKey.LIST_OFFSETS, 7, fields)).topics[0].partitions[0]
+    assert (answer.error_code, answer.offset, answer.timestamp) == (0, *newest)
+
+
 @pytest.mark.parametrize(("timestamp", "looks"), [(-3, "find_max_time"), (1, "find_by_time")])
 async def test_batches_are_never_taken_apart_on_the_loop(
     broker: NodeParts, append: Append, ask: Ask, monkeypatch: pytest.MonkeyPatch, timestamp: int, looks: str

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,16 @@ class Committed:
 
 @pytest.fixture
 def append(broker: NodeParts) -> Callable[..., Awaitable[int]]:
-    """Append records to a partition as a producer's batch, and return its high watermark once they are committed."""
+    """Append records to a partition as a producer's batch, and return its high watermark once they are committed.
 
-    async def appended(name: str, *values: bytes, partition: int = 0) -> int:
+    `times`: the records' timestamps, in milliseconds; else they are of now.
+    """
+
+    async def appended(name: str, *values: bytes, partition: int = 0, times: Sequence[int] = ()) -> int:
         (topic,) = await broker.topics.resolve([name])
         leader = await broker.partitions.leader(topic, partition)
-        batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values])
+        times = times or [int(time.time() * 1000)] * len(values)
+        batch = build_batch([(at, None, value, []) for at, value in zip(times, values, strict=True)])
         if not leader.container.has_room(len(batch)):
             await leader.container.make_room()
         waiting = Committed()

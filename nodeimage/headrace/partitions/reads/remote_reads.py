@@ -110,8 +110,8 @@ class RemoteReads:
         self, rows: Iterable[PartitionletRow], *, first: Mapping[PartitionletId, Offset] = MappingProxyType({})
     ) -> dict[PartitionletId, Extent]:
         """The extents of these partitionlets, from the leaders of their containers, which are all asked at the same
-        time. Partitionlets whose leader does not answer are left out. `first`: for partitionlets whose oldest record's
-        time is wanted, the offset of that record."""
+        time. Partitionlets whose leader does not answer, or cannot read them, are left out. `first`: for partitionlets
+        whose oldest record's time is wanted, the offset of that record."""
         by_container: dict[ContainerId, list[PartitionletRow]] = {}
         for row in rows:
             if row.state != INTENDED:
@@ -127,7 +127,11 @@ class RemoteReads:
         replica = replica_of(self._cluster, container)
         opened = {row.id for row in rows if row.state == OPEN}
         if replica is not None and replica.led:
-            found = await extents_of(self._runtime, replica, [row.id for row in rows], opened, first)
+            try:
+                found = await extents_of(self._runtime, replica, [row.id for row in rows], opened, first)
+            except (HeadraceError, OSError) as error:
+                self._read_failed(error, container)
+                return {}
         else:
             found = {}
             for start in range(0, len(rows), IN_ONE_CALL):

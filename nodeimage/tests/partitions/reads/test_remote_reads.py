@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from headrace.base.errors import Code, KafkaError
+from headrace.base.errors import Code, CorruptLog, KafkaError
+from headrace.base.ids import ContainerId
+from headrace.partitions.reads import local_reads
 from headrace.store.records import NodeRecord
 from headrace.wire.batch import iter_records
 from kit.pair import Start, append, read, until
@@ -49,6 +51,35 @@ async def test_sizes_of_a_node_that_is_away_are_left_out_and_its_records_are_not
     assert isinstance(refused, KafkaError)
     assert refused.code == Code.REPLICA_NOT_AVAILABLE
     assert await read(pair.second, moved, 2) == [(2, b"c")]
+
+
+async def test_sizes_of_a_damaged_container_are_left_out_and_the_damage_is_reported(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = await start(1)
+    partition = await pair.create("damaged")
+    await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    await append(await pair.partition(pair.second, "damaged"), b"c")
+    rows = await pair.chain(pair.first, "damaged")
+    here, there = pair.led(pair.first).id, pair.led(pair.second).id
+    assert [row.container for row in rows] == [here, there]
+    error = CorruptLog("a bad footer")
+    reported: list[tuple[Exception, ContainerId]] = []
+
+    measure = local_reads.extent
+
+    def fails_here(replica: local_reads.Replica, *args: Any, **options: Any) -> local_reads.Extent:
+        if replica.container == here:
+            raise error
+        return measure(replica, *args, **options)
+
+    reads = pair.first.remote_reads
+    monkeypatch.setattr(reads, "_read_failed", lambda *what: reported.append(what))
+    with monkeypatch.context() as damaged:
+        damaged.setattr(local_reads, "extent", fails_here)
+        assert set(await reads.extents(rows)) == {rows[1].id}
+    assert reported == [(error, here)]
+    assert set(await reads.extents(rows)) == {row.id for row in rows}
 
 
 async def test_old_records_are_read_from_the_own_replica_without_asking_anybody(start: Start) -> None:

@@ -73,15 +73,17 @@ class CommittedOffsets:
         states: PartitionStates,
         stream: str,
         own_cluster: str,
+        works: Callable[[], None],
         copies_home: Callable[[str], bool] = lambda _home: True,
     ) -> None:
-        """`copies_home`: whether this link is the one that copies the committed offsets of topics with that
-        home."""
+        """`works` is called whenever all that is due has been done. `copies_home`: whether this link is the one that
+        copies the committed offsets of topics with that home."""
         self._source = source
         self._catalog = catalog
         self._states = states
         self._stream = stream
         self._own = own_cluster
+        self._works = works
         self._copies_home = copies_home
         self._source_cluster = ""
         self._changed: dict[CommittedOffsetKey, None] = {}
@@ -139,6 +141,7 @@ class CommittedOffsets:
                     raise
                 self._hold(found, told=True)
             await self._release()
+            self._works()
             wait_s = LOOK_S if self._held else max(0.0, self._sweep_at - asyncio.get_running_loop().time())
             try:
                 async with asyncio.timeout(wait_s):

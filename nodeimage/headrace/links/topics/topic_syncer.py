@@ -49,6 +49,8 @@ LONGEST_PAUSE_S: Final = 15.0
 MAX_REFUSED: Final = 10_000
 """Most refused topics that are remembered by name."""
 CHANGES: Final = 10_000
+TOPICS, FEED, CURSORS = "topics", "the feed", "cursors"
+"""The steps that run at the same time, each retried by itself, as logs name them."""
 
 
 class TopicSyncer:
@@ -80,8 +82,8 @@ class TopicSyncer:
         self._tracer = tracer
         self.refused: dict[str, str] = {}
         """By topic or pattern, what cannot be done and what to do about it."""
-        self.last_error: str | None = None
-        self.last_error_ms: int | None = None
+        self._errors: dict[str, tuple[int, str]] = {}
+        """By step that does not work at present, the time in milliseconds and the text of its last error."""
         self.source_cluster = link.config.source_cluster
         self.swept = asyncio.Event()
         """Set once all topics of the source have been looked at."""
@@ -92,6 +94,7 @@ class TopicSyncer:
             stream=link.stream,
             own_cluster=own_cluster,
             copies_home=copies_committed_offsets,
+            works=partial(self._works, CURSORS),
         )
         self._nodes: list[NodeId] = []
         self._due: dict[bytes, None] = {}
@@ -112,6 +115,16 @@ class TopicSyncer:
         """What was refused since the last look at all topics began."""
         self._sweep_at = 0.0
         self._wake = asyncio.Event()
+
+    @property
+    def last_error(self) -> str | None:
+        """The last error of the steps that have failed and not worked since; None if all work."""
+        return max(self._errors.values())[1] if self._errors else None
+
+    @property
+    def last_error_ms(self) -> int | None:
+        """The time of `last_error`, in milliseconds."""
+        return max(self._errors.values())[0] if self._errors else None
 
     # --- notifications
 
@@ -135,9 +148,9 @@ class TopicSyncer:
     async def run(self) -> None:
         """Sync until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._retry(self._work, "topics"))
-            tasks.create_task(self._retry(self._follow, "the feed"))
-            tasks.create_task(self._retry(self.committed_offsets.run, "cursors"))
+            tasks.create_task(self._retry(self._work, TOPICS))
+            tasks.create_task(self._retry(self._follow, FEED))
+            tasks.create_task(self._retry(self.committed_offsets.run, CURSORS))
 
     async def _retry(self, step: Callable[[], Awaitable[None]], what: str) -> None:
         pause = FIRST_PAUSE_S
@@ -146,15 +159,16 @@ class TopicSyncer:
             try:
                 await step()
             except HeadraceError as error:
-                self._note(error)
+                self._errors[what] = int(now()), str(error)
                 log.info("a link's step failed, and is retried", link=self.link.name, at=what, reason=str(error))
             if asyncio.get_running_loop().time() - begun > LONGEST_PAUSE_S:
                 pause = FIRST_PAUSE_S
             await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _note(self, error: HeadraceError) -> None:
-        self.last_error, self.last_error_ms = str(error), int(now())
+    def _works(self, what: str) -> None:
+        """Forget the last error of a step, which works."""
+        self._errors.pop(what, None)
 
     # --- the source's feed
 
@@ -170,6 +184,7 @@ class TopicSyncer:
                 changes = await self._source.changes(
                     node, place, topics=True, committed_offsets=True, wait_ms=wait_ms, limit=CHANGES
                 )
+                self._works(FEED)
                 quiet = not (changes.reset or changes.topics or changes.committed_offsets)
                 wait_ms = longer_wait(wait_ms) if quiet else MIN_WAIT_MS
                 if changes.reset:
@@ -230,7 +245,7 @@ class TopicSyncer:
             if self._due:
                 await self._look_at(list(self._due)[:PAGE])
                 continue
-            self.last_error = None
+            self._works(TOPICS)
             until = min([self._sweep_at, *self._later.values()])
             self._wake.clear()
             try:

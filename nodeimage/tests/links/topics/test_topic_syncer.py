@@ -218,6 +218,33 @@ async def test_calls_that_fail_are_made_again_and_their_work_is_done(
         await until(lambda: _is_at(south, 0))
 
 
+@pytest.mark.parametrize("call", ["committed_offsets", "changes"])
+async def test_an_error_is_told_until_the_step_that_had_it_works_again(
+    south: OneNode, north: FakeSource, call: str
+) -> None:
+    """Which link copies committed offsets depends on it."""
+    async with kept(south, north) as syncer:
+        await syncer.swept.wait()
+        await until(lambda: north.calls.get("committed_offsets", 0) > 0 and syncer.last_error is None)
+        north.fail_at[call] = 1_000_000
+        if call == "changes":
+            north.begin_anew()
+        else:
+            syncer.committed_offsets.look_at_all()
+        await until(lambda: syncer.last_error is not None)
+        told_ms = syncer.last_error_ms
+        asked = north.calls["topics"]
+        syncer.look_at_all()
+        await until(lambda: north.calls["topics"] > asked)
+        north.put("t")
+        syncer.look_at_all()
+        await until(lambda: _exists(south, "t"))
+        assert syncer.last_error is not None, "the topics are in line, but the other step has not worked again"
+        assert (syncer.last_error_ms or 0) >= (told_ms or 0)
+        north.fail_at[call] = 0
+        await until(lambda: syncer.last_error is None, timeout_s=60)
+
+
 async def test_what_is_refused_is_told_while_all_topics_are_looked_at_again(south: OneNode, north: FakeSource) -> None:
     await south.append("mine", b"a")
     other = north.put("mine")

@@ -81,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         """Resolved when the server reads again; None while the server reads."""
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._life: asyncio.TimerHandle | None = None
         self._error: SourceUnreachable | SourceRefuses | None = None
         self._retired = False
@@ -216,13 +217,21 @@ class Connection(asyncio.BufferedProtocol):
             waiting.future.set_result(body)
         if self._exchange.under_way:
             self._exchange.next.next_since = self._heard_at
+            self._watch()
         elif self._retired:
             self.abort("closed on this side")
 
     def _watch(self) -> None:
-        """Run a timer while a call waits; the timer is not moved with each answer, but re-armed when it fires."""
-        if self._timer is None and self._exchange.under_way:
-            self._timer = self._loop.call_at(self._due(self._exchange.next), self._check)
+        """Run a timer while a call waits. The timer is not put off with each answer, but re-armed when it fires; it is
+        brought forward for a call that allows less silence."""
+        if not self._exchange.under_way:
+            return
+        due = self._due(self._exchange.next)
+        if self._timer is not None:
+            if due >= self._timer_at:
+                return
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_at(due, self._check), due
 
     def _due(self, waiting: _Waiting) -> float:
         since = waiting.next_since

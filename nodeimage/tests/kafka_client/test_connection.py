@@ -2,14 +2,17 @@
 
 import asyncio
 
+import pytest
+
 from headrace.kafka_client.connection import Limits
+from headrace.kafka_client.errors import SourceUnreachable
 from headrace.security.client_security import Security
 from headrace.wire import fetch
 from headrace.wire.batch import build_batch, iter_records
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResult, FetchTopic, FetchTopicResult
 from headrace.wire.header import RequestHeader
-from kit.client_calls import ONE, QUICK, WITH_SASL, Connect, ask, echo, sasl, twice
-from kit.fake_kafka import Act, FakeKafka, framed, until
+from kit.client_calls import DICT, ONE, QUICK, WITH_SASL, Connect, ask, echo, sasl, twice
+from kit.fake_kafka import SILENCE, Act, FakeKafka, framed, until
 
 
 async def test_calls_are_pipelined_and_each_gets_its_own_answer(connect: Connect) -> None:
@@ -77,6 +80,34 @@ async def test_a_slow_network_that_brings_bytes_is_not_taken_for_silence(connect
         assert await ask(client, a=2) == {"method": "test.echo", "a": 2}
         assert whole.is_set()
         assert asyncio.get_running_loop().time() - began > limits.silence_s
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_a_call_that_allows_less_silence_than_the_one_before_it_fails_at_its_own_time(
+    connect: Connect, is_behind: bool
+) -> None:
+    """`is_behind`: it is sent before the other one is answered."""
+    async with FakeKafka(echo) as server:
+        client = connect(server, limits=QUICK)
+        await ask(client)
+        may_answer = asyncio.Event()
+
+        async def answer_the_first(header: RequestHeader, body: memoryview) -> bytes | Act:
+            server.answer = lambda _header, _body: SILENCE
+            await may_answer.wait()
+            return echo(header, body)
+
+        server.answer = answer_the_first
+        patient = asyncio.ensure_future(client.admin(ONE, "test.echo", {}, DICT, wait_ms=600_000))
+        await until(lambda: server.answer is not answer_the_first)
+        hasty = asyncio.ensure_future(ask(client)) if is_behind else None
+        await asyncio.sleep(2 * QUICK.silence_s)  # until the connection waits for the patient call alone
+        may_answer.set()
+        await patient
+        async with asyncio.timeout(30):
+            with pytest.raises(SourceUnreachable) as silent:
+                await (hasty or ask(client))
+        assert silent.value.timed_out
 
 
 async def test_no_more_calls_are_under_way_than_the_limit(connect: Connect) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from headrace.base.addresses import parse_addresses
-from headrace.base.errors import Code, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.catalog.link_config import LinkConfig
 from headrace.kafka_client.client import ANY, Client
+from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.config import BOTH, unseal
 from headrace.security.client_security import security_of
 
@@ -65,7 +66,7 @@ class ReverseLinks:
 
     async def make(self, name: str, stream: str, config: LinkConfig, credentials: Mapping[str, str] | None) -> None:
         """Have the source create the reverse link, or keep an identical one. Raises KafkaError if the source
-        refuses."""
+        refuses or does not answer."""
         await self._ask(
             config,
             "link.create",
@@ -83,7 +84,8 @@ class ReverseLinks:
     async def change(
         self, name: str, before: LinkConfig, config: LinkConfig, credentials: Mapping[str, str] | None
     ) -> None:
-        """Have the source change what differs from `before`. Raises KafkaError if the source refuses."""
+        """Have the source change what differs from `before`. Raises KafkaError if the source refuses or does not
+        answer."""
         changes: dict[str, Any] = {}
         if config.topics != before.topics:
             changes["topics"] = list(config.topics)
@@ -97,7 +99,13 @@ class ReverseLinks:
     async def _ask(self, config: LinkConfig, method: str, params: Mapping[str, Any]) -> None:
         try:
             await call_source(config, method, params, secret=self._secret)
-        except KafkaError as error:
+        except SourceUnreachable as error:
+            raise KafkaError(
+                error.code,
+                "no link was made or changed here, and it is not known whether the source made or changed the link"
+                f" that pulls from here, so repeat this: {error}",
+            ) from error
+        except HeadraceError as error:
             raise KafkaError(
                 error.code, f"the source refuses the link that pulls from here, so no link was made or changed: {error}"
             ) from error

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from headrace.base.errors import Code, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow
+from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
+from headrace.links import reverse_link
 from headrace.links.config import unseal
 from headrace.links.reverse_link import ReverseLinks
 from kit.callers import Callers, Refusal
@@ -237,3 +240,26 @@ def test_where_security_is_off_none_are_needed() -> None:
     secured.check("/s", config, None, before=config)
     with pytest.raises(KafkaError, match="by south:1: give it"):
         secured.check("/s", config, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (SourceRefuses("wrong password"), "no link was made or changed: wrong password"),
+        (SourceUnreachable("north:1 did not answer"), "made or changed here.* repeat this.*: north:1 did not answer"),
+    ],
+)
+async def test_a_source_that_cannot_be_asked_for_the_link_is_told_with_what_has_happened_here(
+    monkeypatch: pytest.MonkeyPatch, error: HeadraceError, says: str
+) -> None:
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(reverse_link, "call_source", fail)
+    config = LinkConfig(["north:1"], "/s", direction="both", bootstrap=["south:1"])
+    links = ReverseLinks(secret="x", is_secured=lambda: False)
+    with pytest.raises(KafkaError, match=says) as made:
+        await links.make("l", "/s", config, None)
+    assert made.value.code is error.code
+    with pytest.raises(KafkaError, match=says):
+        await links.change("l", config, msgspec.structs.replace(config, topics=["a"]), None)

@@ -130,6 +130,7 @@ class Failover:
         behind = await self._behind(stream)
         answers: list[Moved] = []
         wanted: list[TopicRow] = []
+        taken: list[bytes] = []
         for row in rows:
             home = home_of(row, self._own)
             # A home that moved here but is not complete yet is taken again by force, from where its partitions end.
@@ -144,6 +145,7 @@ class Failover:
             codes = await self._catalog.submit(SetHome(items=items))
             for row, home, code in zip(some, homes, codes, strict=True):
                 if code is Code.NONE:
+                    taken.append(row.topic_id)
                     answers.append(Moved(row.full_name, home, moved=True, not_replicated=behind(row.topic_id)))
                 else:
                     answers.append(
@@ -154,9 +156,8 @@ class Failover:
                             error=f"its home has just changed: {code.name}",
                         )
                     )
-        log.warning("homes were taken by force", stream=stream, topics=sum(each.moved for each in answers))
-        ids = [row.topic_id for row in wanted]
-        late = await self._until(self._unsettled, ids, APPLY_WAIT_S)
+        log.warning("homes were taken by force", stream=stream, topics=len(taken))
+        late = await self._until(self._unsettled, taken, APPLY_WAIT_S)
         return [
             each._replace(error="its partitions are not rolled yet: it will take writes once they are")
             if each.topic in late

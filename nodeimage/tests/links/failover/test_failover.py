@@ -11,6 +11,7 @@ from headrace.catalog.chains import LogStart, SetLogStart
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.topics import DeleteTopics
 from headrace.kafka_client.errors import SourceUnreachable
+from headrace.links.failover import failover
 from headrace.links.failover.failover import Failover
 from headrace.links.source.headrace_source import HeadraceSource
 from headrace.links.topics.topic_apply import TopicApplier
@@ -260,6 +261,31 @@ async def test_a_home_taken_by_force_that_had_just_been_given_away_unheard_is_an
     await south.admin("link.resume", name="l")
     await until(lambda: has(north_cluster, "t", [b"a", b"b"]))
     await until(lambda: has(north_cluster, "t.diverged", [b"lost"]))
+
+
+async def test_a_home_that_changes_while_it_is_taken_by_force_is_told_as_that(
+    south: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while its partitions are not settled for the home that it has now."""
+    await south.append("t", b"a")
+    row = await south.row("t")
+    assert row is not None
+    submit = south.parts.catalog.submit
+
+    async def late(command: Any) -> Any:
+        if isinstance(command, SetHome):
+            await submit(SetHome(items=[HomeChange(row.topic_id, 1 << 60, "east", None)]))
+        return await submit(command)
+
+    async def unapplied(_: Any) -> None:
+        pass
+
+    await submit(SetHome(items=[HomeChange(row.topic_id, 1, "north", None)]))
+    monkeypatch.setattr(south.node.links.home_applier, "_apply_home", unapplied)
+    monkeypatch.setattr(south.parts.catalog, "submit", late)
+    monkeypatch.setattr(failover, "APPLY_WAIT_S", 0.1)
+    (answer,) = await south.admin("home.move", stream="/s", topics=["t"], force=True)
+    assert (answer["moved"], answer["error"][:26]) == (False, "its home has just changed:")
 
 
 async def test_of_two_homes_that_were_given_to_the_same_cluster_the_higher_wins(

@@ -150,11 +150,10 @@ class HomeApplier:
                 else:
                     log.exception("settling partitions failed")
                 await asyncio.sleep(RETRY_S)
-            until = sweep_at
-            if self._again:
-                until = loop.time() + RETRY_S
             else:
-                self.problem = None
+                if not self._again:
+                    self.problem = None
+            until = loop.time() + RETRY_S if self._again else sweep_at
             if not (self._due or self._look_at_all):
                 self._wake.clear()
                 try:

@@ -332,6 +332,27 @@ async def test_a_fault_of_ours_holds_up_neither_other_partitions_nor_the_next_lo
     assert max(left.values()) < 0
 
 
+async def test_a_problem_is_told_until_a_sweep_has_succeeded(south: OneNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    applier = south.home_applier()
+    sweep = applier._sweep
+    told: list[str | None] = []
+
+    async def sweep_at_last() -> None:
+        told.append(applier.problem)
+        if len(told) < 4:
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, "the catalog cannot be read")
+        await sweep()
+
+    monkeypatch.setattr(home_apply, "RETRY_S", 0.01)
+    monkeypatch.setattr(applier, "_sweep", sweep_at_last)
+    running = asyncio.create_task(applier.run())
+    await until(lambda: len(told) == 4 and applier.problem is None)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert told == [None, *["the catalog cannot be read"] * 3]
+
+
 async def test_the_newest_of_several_homes_counts(south: OneNode, home_applier: HomeApplier) -> None:
     for value in (b"a", b"b", b"c"):
         await south.append("t", value)

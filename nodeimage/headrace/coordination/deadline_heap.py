@@ -85,7 +85,7 @@ class Deadlines:
         heappush(self._heap, (at, next(self._serial), alarm))
 
     def _sweep(self) -> None:
-        kept = []
+        kept: dict[Alarm, tuple[int, int, Alarm]] = {}
         for entry in self._heap:
             at, _, alarm = entry
             if alarm.entered != at:
@@ -93,7 +93,7 @@ class Deadlines:
             if alarm.due is None:
                 alarm.entered = None
             else:
-                kept.append(entry)
-        heapify(kept)
-        self._heap = kept
+                kept[alarm] = entry  # one only: an alarm brought forward and back has two of the same time
+        self._heap = list(kept.values())
+        heapify(self._heap)
         self._stale = 0

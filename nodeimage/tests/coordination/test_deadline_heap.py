@@ -41,6 +41,20 @@ def test_cancelled_alarms_are_swept_out() -> None:
     assert deadlines.pop(5) is kept
 
 
+def test_an_alarm_brought_forward_and_back_has_one_entry_after_a_sweep() -> None:
+    deadlines, alarm = Deadlines(), _alarm()
+    for due in (100, 50, 100):
+        deadlines.set(alarm, due)
+    assert deadlines.pop(50) is None
+    for _ in range(SWEEP_ABOVE):
+        gone = _alarm()
+        deadlines.set(gone, 1_000_000)
+        deadlines.cancel(gone)
+    assert len(deadlines) == 1
+    assert deadlines.pop(100) is alarm
+    assert deadlines.pop(100) is None
+
+
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("set"), st.integers(0, 4), st.integers(0, 30)),

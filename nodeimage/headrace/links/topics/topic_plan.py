@@ -78,7 +78,6 @@ def plan(
     patterns: Sequence[str],
     stream: str,
     own_cluster: str,
-    source_cluster: str,
 ) -> Plan:
     """The plan for these topics of the source. `by_id`, `by_name`: the existing topics of this cluster with these ids,
     or names."""
@@ -86,9 +85,7 @@ def plan(
     for topic in topics:
         if not is_copied(topic.name, patterns):
             continue
-        refused = _look(
-            found, topic, by_id.get(topic.topic_id), by_name.get(topic.name), stream, own_cluster, source_cluster
-        )
+        refused = _look(found, topic, by_id.get(topic.topic_id), by_name.get(topic.name), stream, own_cluster)
         if refused:
             found.refused[topic.name] = refused
         else:
@@ -108,7 +105,6 @@ def _look(
     namesake: TopicRow | None,
     stream: str,
     own_cluster: str,
-    source_cluster: str,
 ) -> str | None:
     if row is None:
         if namesake is not None:

@@ -379,7 +379,6 @@ class TopicSyncer:
             patterns=self.link.config.topics,
             stream=self.link.stream,
             own_cluster=self._own,
-            source_cluster=self.source_cluster,
         )
 
     def _refuse(self, name: str, reason: str) -> None:

@@ -45,7 +45,6 @@ def planned(topic: SourceTopic, *rows: TopicRow, patterns: tuple[str, ...] = ("*
         patterns=patterns,
         stream="/s",
         own_cluster="south",
-        source_cluster="north",
     )
 
 

@@ -328,7 +328,7 @@ STREAMS: Final = Dashboard(
         (
             "Groups",
             [
-                graph("Lag in seconds", "For how long the oldest record that a group has still to consume is there. An "
+                graph("Lag in seconds", "How long the oldest record that a group has not consumed yet has existed. An "
                       "alert comes above 15 minutes.", "s",
                       (total("headrace_group_lag_seconds", "group", more=_GROUP, how="max"), "{{group}}"),
                       width=12, steps=((900, WORSE),)),

@@ -144,7 +144,7 @@ def _new_topics(facts: NodeFacts) -> Iterator[tuple[str, str, str]]:
     """The configs that apply to a topic of the default stream: name, value, documentation."""
     policy, why = facts.defaults, " From the policy of the default stream."
     ttl, limit = retention_of_ttl(policy.ttl_ms), retention_of_limit(policy.retention_bytes)
-    yield "auto.create.topics.enable", str(policy.auto_create).lower(), f"Topics are made on first use.{why}"
+    yield "auto.create.topics.enable", str(policy.auto_create).lower(), f"Topics are created on first use.{why}"
     yield "num.partitions", str(policy.default_partitions), f"Partitions of a new topic.{why}"
     yield "log.retention.ms", ttl, f"Time to live of a record; -1: for ever.{why}"
     yield "log.retention.bytes", limit, f"Limit per partition; -1: none.{why}"

@@ -16,36 +16,36 @@ CONTROLLER = gauge("controller", "Whether the node is the cluster's controller")
 NODE_INFO = gauge("node_info", "1, with the node's version and its cluster's id", "version", "cluster")
 NODES = gauge(
     "nodes",
-    "Registered nodes by how the controller finds them: alive, in_doubt or dead; told by the controller alone",
+    "Registered nodes by how the controller finds them: alive, in_doubt or dead; reported by the controller only",
     "state",
 )
 START_TIME = gauge("start_time_seconds", "When the process started, in seconds since 1970")
 CPU_SECONDS = counter("cpu_seconds_total", "Processor time that the process used")
 RESIDENT_BYTES = gauge("resident_bytes", "Resident memory of the process")
 OPEN_DESCRIPTORS = gauge("open_descriptors", "File descriptors in use")
-DESCRIPTORS_LIMIT = gauge("descriptors_limit", "Most file descriptors")
-LOOP_LAG = histogram("loop_lag_seconds", "How late the event loop came to a timer that is due every 10 ms")
+DESCRIPTORS_LIMIT = gauge("descriptors_limit", "Limit of file descriptors")
+LOOP_LAG = histogram("loop_lag_seconds", "How late the event loop ran a timer that is due every 10 ms")
 STORE_SILENT = gauge("store_silent_seconds", "How long the cluster store has not answered")
 CATALOG_DAMAGED = gauge("catalog_damaged", "Whether the catalog's tables of this node are damaged")
-STREAMS = gauge("streams", "Streams in the catalog; every node tells all of them")
-TOPICS = gauge("topics", "Topics in the catalog; every node tells all of them")
-PARTITIONS = gauge("partitions", "Partitions in the catalog; every node tells all of them")
+STREAMS = gauge("streams", "Streams in the catalog, of the whole cluster; every node reports the same total")
+TOPICS = gauge("topics", "Topics in the catalog, of the whole cluster; every node reports the same total")
+PARTITIONS = gauge("partitions", "Partitions in the catalog, of the whole cluster; every node reports the same total")
 TOPICS_IN_MEMORY = gauge("topics_in_memory", "Topics that this node holds in memory")
 TRACE_SPANS = counter(
     "trace_spans_total",
-    "Spans of traces by what became of them: exported, or dropped, as the collector did not take them in time; where "
-    "there are traces",
+    "Spans of traces by outcome: exported, or dropped because the collector did not accept them in time; only if "
+    "traces are on",
     "outcome",
 )
 
 # --- the disk
 
-DISK_FREE = gauge("disk_free_bytes", "Room on the disk")
+DISK_FREE = gauge("disk_free_bytes", "Free bytes on the disk")
 DISK_TOTAL = gauge("disk_total_bytes", "Size of the disk")
 STORED = gauge("stored_bytes", "Bytes on disk of all replicas of this node")
 WAITING = gauge("waiting_bytes", "Bytes that wait for the disk")
-GIVEN_BACK = counter("given_back_bytes_total", "Disk given back by retention, deletion and regrouping")
-CHUNKS_DROPPED = counter("chunks_dropped_total", "Whole chunks that retention and deletion gave back")
+GIVEN_BACK = counter("given_back_bytes_total", "Bytes of disk freed by retention, deletion and regrouping")
+CHUNKS_DROPPED = counter("chunks_dropped_total", "Whole chunks freed by retention and deletion")
 CHUNKS_REGROUPED = counter("chunks_regrouped_total", "Chunks regrouped")
 SCRUB_RUNNING = gauge("scrub_running", "Whether a scrub of all replicas of this node is under way")
 SCRUB_FINDINGS = counter("scrub_findings_total", "Damage that scrubs found in replicas of this node")
@@ -53,11 +53,13 @@ SCRUB_FINDINGS = counter("scrub_findings_total", "Damage that scrubs found in re
 # --- clients
 
 CONNECTIONS = gauge("connections", "Connections of clients")
-CONNECTIONS_LIMIT = gauge("connections_limit", "Most connections of clients")
+CONNECTIONS_LIMIT = gauge("connections_limit", "Limit of connections of clients")
 CONNECTIONS_TOTAL = counter("connections_total", "Connections of clients since the start")
-CONNECTIONS_REFUSED = counter("connections_refused_total", "Connections of clients closed at a limit")
-CONNECTIONS_MADE_WAY = counter("connections_made_way_total", "Silent or idle connections closed for others")
-CONNECTIONS_SILENT = counter("connections_silent_total", "Connections closed for want of a first request")
+CONNECTIONS_REFUSED = counter("connections_refused_total", "Connections of clients refused because a limit was reached")
+CONNECTIONS_MADE_WAY = counter(
+    "connections_made_way_total", "Silent or idle connections closed to make room for others"
+)
+CONNECTIONS_SILENT = counter("connections_silent_total", "Connections closed because no first request came in time")
 REQUESTS = counter("requests_total", "Requests since the start")
 PRODUCE_REQUESTS = counter("produce_requests_total", "Produce requests since the start")
 FETCH_REQUESTS = counter("fetch_requests_total", "Fetch requests since the start")
@@ -65,7 +67,7 @@ IN_BYTES = counter("in_bytes_total", "Bytes of Produce requests since the start"
 OUT_BYTES = counter("out_bytes_total", "Bytes of records fetched here since the start")
 REQUEST_SECONDS = histogram(
     "request_seconds",
-    "From a request's arrival to its answer, by Kafka's name of the API; a Fetch's has what it waits for records",
+    "From a request's arrival to its answer, by Kafka's name of the API; that of a Fetch includes its wait for records",
     "api",
 )
 REQUEST_PHASE_SECONDS = histogram(
@@ -77,12 +79,12 @@ REQUEST_PHASE_SECONDS = histogram(
 )
 REQUEST_ERRORS = counter(
     "request_errors_total",
-    "Errors that clients were answered, by API and Kafka's name of the code: one for each partition that was refused",
+    "Errors in answers to clients, by API and Kafka's name of the code: one for each partition that was refused",
     "api",
     "code",
 )
 THROTTLED_SECONDS = counter(
-    "throttled_seconds_total", "How long clients were told to wait, by the quota that they used up", "quota"
+    "throttled_seconds_total", "How long clients were told to wait, by the quota that they had exceeded", "quota"
 )
 
 # --- log and replication
@@ -90,28 +92,37 @@ THROTTLED_SECONDS = counter(
 LOG_SYNC_SECONDS = histogram("log_sync_seconds", "One write and sync (fdatasync) of what waited in a container's log")
 COMMIT_SECONDS = histogram(
     "commit_seconds",
-    "From the start of a sync cycle of a container led here until all replicas in sync have it; where there are any",
+    "From the start of a sync cycle of a container led here until all in-sync replicas have it; only of containers "
+    "with followers",
 )
 PEER_CALL_SECONDS = histogram("peer_call_seconds", "Round trip of calls to other nodes that were answered", "call")
 CONTAINERS = gauge(
     "containers",
-    "Containers that the node leads: in_sync, behind (fewer replicas in sync than there are to be) or stalled (too few "
-    "to take writes); waiting: nobody can lead them, told by the controller alone",
+    "Containers that the node leads: in_sync, behind (fewer replicas in sync than configured) or stalled (too few to "
+    "take writes); waiting: no node can lead them, reported by the controller only",
     "state",
 )
 CONTAINER_EPOCH = gauge("container_epoch", "Epoch of a container, as last seen", "container", "kind")
 CONTAINER_END = gauge("container_end_position", "Where a replica's log ends", "container", "kind")
 CONTAINER_COMMITTED = gauge(
-    "container_committed_position", "Up to where a replica knows its log to be committed", "container", "kind"
+    "container_committed_position",
+    "The position up to which a replica knows its log to be committed",
+    "container",
+    "kind",
 )
 CONTAINER_STORED = gauge("container_stored_bytes", "Bytes on disk of a replica", "container", "kind")
 CONTAINER_LEADS = gauge("container_leads", "Whether this node leads a container", "container", "kind")
-ROLLS = counter("rolls_total", "Partitions that went on elsewhere, by rolls that ended on this node")
-FAILOVERS = counter("failovers_total", "Containers that the controller gave to another leader, as theirs had failed")
+ROLLS = counter(
+    "rolls_total",
+    "Rolls that ended on this node; each continued a partition in a new partitionlet",
+)
+FAILOVERS = counter(
+    "failovers_total", "Containers to which the controller gave another leader because the former one had failed"
+)
 HAND_OVERS = counter(
     "hand_overs_total",
-    "Containers that the controller gave to another leader though theirs was well: it was about to stop, was drained, "
-    "or led more than its share",
+    "Containers to which the controller gave another leader although the former one was healthy: it was about to "
+    "stop, was drained, or led more than its share",
 )
 BALANCE_MOVES = counter("balance_moves_total", "Containers and partitions that the controller moved for balance")
 
@@ -121,11 +132,23 @@ STREAM_IN_BYTES = counter("stream_in_bytes_total", "Bytes of record batches prod
 STREAM_IN_RECORDS = counter("stream_in_records_total", "Records produced here", "stream")
 STREAM_OUT_BYTES = counter("stream_out_bytes_total", "Bytes of record batches fetched here", "stream")
 STREAM_OUT_RECORDS = counter("stream_out_records_total", "Records fetched here", "stream")
-TOPIC_IN_BYTES = counter("topic_in_bytes_total", "As by stream, where it is asked for by topic", "stream", "topic")
-TOPIC_IN_RECORDS = counter("topic_in_records_total", "As by stream, where it is asked for by topic", "stream", "topic")
-TOPIC_OUT_BYTES = counter("topic_out_bytes_total", "As by stream, where it is asked for by topic", "stream", "topic")
+TOPIC_IN_BYTES = counter(
+    "topic_in_bytes_total",
+    "Bytes of record batches produced here, by topic; only if --metrics-topics is set",
+    "stream",
+    "topic",
+)
+TOPIC_IN_RECORDS = counter(
+    "topic_in_records_total", "Records produced here, by topic; only if --metrics-topics is set", "stream", "topic"
+)
+TOPIC_OUT_BYTES = counter(
+    "topic_out_bytes_total",
+    "Bytes of record batches fetched here, by topic; only if --metrics-topics is set",
+    "stream",
+    "topic",
+)
 TOPIC_OUT_RECORDS = counter(
-    "topic_out_records_total", "As by stream, where it is asked for by topic", "stream", "topic"
+    "topic_out_records_total", "Records fetched here, by topic; only if --metrics-topics is set", "stream", "topic"
 )
 SERIES_DROPPED = gauge(
     "series_dropped", "Streams, topics, groups or links beyond the limit, which have no series of their own", "of"
@@ -134,10 +157,10 @@ SERIES_DROPPED = gauge(
 # --- groups
 
 GROUPS = gauge("groups", "Consumer groups that the node coordinates")
-GROUP_LAG_RECORDS = gauge("group_lag_records", "Records that a group has still to consume, of all partitions", "group")
-GROUP_LAG_MAX_RECORDS = gauge("group_lag_max_records", "The same of the partition that is furthest behind", "group")
+GROUP_LAG_RECORDS = gauge("group_lag_records", "Records that a group has not consumed yet, of all partitions", "group")
+GROUP_LAG_MAX_RECORDS = gauge("group_lag_max_records", "The same of the partition with the largest lag", "group")
 GROUP_LAG_SECONDS = gauge(
-    "group_lag_seconds", "For how long the oldest record that a group has still to consume is there", "group"
+    "group_lag_seconds", "How long the oldest record that a group has not consumed yet has existed", "group"
 )
 GROUP_MEMBERS = gauge("group_members", "Members of a group", "group")
 
@@ -147,12 +170,14 @@ LINK_STATE = gauge(
     "link_state", "1 for the state that a link is in on this node: Connecting, CatchingUp, CaughtUp, Paused, Failed",
     "link", "state",
 )  # fmt: skip
-LINK_LAG_RECORDS = gauge("link_lag_records", "Records that a link has still to copy, of what is led here", "link")
+LINK_LAG_RECORDS = gauge("link_lag_records", "Records that a link has not copied yet, of partitions led here", "link")
 LINK_LAG_BYTES = gauge("link_lag_bytes", "The same in bytes, estimated", "link")
-LINK_LAG_SECONDS = gauge("link_lag_seconds", "For how long the source has had the first of them", "link")
+LINK_LAG_SECONDS = gauge(
+    "link_lag_seconds", "How long the source has had the oldest record that is not copied yet", "link"
+)
 LINK_RECORDS = counter("link_records_total", "Records that a link copied here", "link")
 LINK_BYTES = counter("link_bytes_total", "Bytes that a link copied here", "link")
-LINK_FAILURES = counter("link_failures_total", "Failures of a link on this node; it goes on trying", "link")
+LINK_FAILURES = counter("link_failures_total", "Failures of a link on this node; it keeps retrying", "link")
 LINK_BLOCKED = gauge(
     "link_blocked_partitions", "Partitions that a link cannot copy at present", "link", unit="partitions"
 )
@@ -165,7 +190,9 @@ SET_ASIDE = counter(
 # --- security
 
 CERTIFICATE_EXPIRY = gauge(
-    "certificate_expiry_seconds", "Until the certificate of a listener expires; below 0: it has", "listener"
+    "certificate_expiry_seconds",
+    "Seconds until the certificate of a listener expires; negative once it has expired",
+    "listener",
 )
 LOGINS = counter("logins_total", "Logins of clients by SASL that succeeded", "mechanism")
 LOGINS_REFUSED = counter("logins_refused_total", "Logins of clients by SASL that were refused", "mechanism")

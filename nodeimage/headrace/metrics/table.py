@@ -38,7 +38,7 @@ def main(path: Path) -> None:
 
 def _lines() -> Iterator[str]:
     for section, metrics in SECTIONS.items():
-        yield from (f"### {section}", "", "| name | type | unit | labels | what it tells |", "|---|---|---|---|---|")
+        yield from (f"### {section}", "", "| name | type | unit | labels | meaning |", "|---|---|---|---|---|")
         yield from map(_row, metrics)
         yield ""
 

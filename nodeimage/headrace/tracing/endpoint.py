@@ -43,7 +43,8 @@ def checked_endpoint(text: str) -> str:
         raise TracingRefused("the address of a collector is http://HOST:PORT, such as http://localhost:4318") from None
     if parts.username is not None or parts.password is not None:
         raise TracingRefused(
-            "the address of a collector has no user and password in it: give credentials by OTEL_EXPORTER_OTLP_HEADERS"
+            "the address of a collector must not contain a user or a password: give credentials by "
+            "OTEL_EXPORTER_OTLP_HEADERS"
         )
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or not text.isprintable():
         raise TracingRefused("the address of a collector is http://HOST:PORT, such as http://localhost:4318")
@@ -61,7 +62,9 @@ def endpoint_of(option: str, environment: Mapping[str, str]) -> str:
         return ""
     protocol = next((value for name in PROTOCOLS if (value := environment.get(name, ""))), SPOKEN)
     if protocol != SPOKEN:
-        raise TracingRefused(f"spans go to a collector by {SPOKEN} alone; {' or '.join(PROTOCOLS)} says otherwise")
+        raise TracingRefused(
+            f"spans are exported by {SPOKEN} only, but {' or '.join(PROTOCOLS)} names another protocol"
+        )
     return checked_endpoint(own) if own else _with_path(checked_endpoint(common))
 
 

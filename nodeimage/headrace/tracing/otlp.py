@@ -87,7 +87,7 @@ class OtlpTracer:
             self._dropped += 1
             if not self._failed:
                 self._failed = True
-                log.exception("a span could not be made", span=span.kind.name)
+                log.exception("a span could not be created", span=span.kind.name)
 
     def _make(self, span: Span) -> None:
         now = time.time_ns()
@@ -135,7 +135,7 @@ class OtlpTracer:
         except TimeoutError:
             self._exporter.shutdown()
         if lost := self._waiting:
-            log.warning("spans were dropped at the end, as the collector did not take them in time", count=lost)
+            log.warning("spans were dropped at shutdown: the collector did not accept them in time", count=lost)
 
 
 class _Handed(SpanProcessor):
@@ -175,14 +175,14 @@ class _Exporter(SpanExporter):
                 self._tell("")
             else:
                 self.failed += len(spans)
-                self._tell(self._session.problem or "it was not taken")
+                self._tell(self._session.problem or "it did not accept them")
         return result
 
     def _tell(self, problem: str) -> None:
         if problem and not self.problem and not self._closed:
-            log.warning("traces are dropped, as the collector does not take them", to=self._endpoint, reason=problem)
+            log.warning("traces are dropped, as the collector does not accept them", to=self._endpoint, reason=problem)
         elif self.problem and not problem:
-            log.info("the collector takes traces again", to=self._endpoint)
+            log.info("the collector accepts traces again", to=self._endpoint)
         self.problem = problem
 
     def shutdown(self) -> None:

@@ -17,7 +17,7 @@ MAX_TEXT: Final = 512
 """The most characters of an attribute's value, since clients choose some names freely."""
 ERROR: Final = "error.type"
 """The attribute of every failed span, by OpenTelemetry's own name."""
-ERROR_HELP: Final = "Kafka's name of the error, or `CANCELLED`; where it failed"
+ERROR_HELP: Final = "Kafka's name of the error, or `CANCELLED`; only if the operation failed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,68 +76,71 @@ def error_type(error: BaseException) -> str:
 ADMIN: Final = SpanKind(
     "headrace.admin",
     "An admin call of a client, on the node that answers it: Kafka's (CreateTopics, AlterConfigs, ...) or one of "
-    "Headrace's own (stream.create, node.drain, ...). What links ask of their source over and over is left out",
+    "Headrace's own (stream.create, node.drain, ...). Repeated calls of links to their source are left out",
     {
-        "headrace.path": "The stream or topic that it is about, by its full name; the first one of several",
-        "headrace.paths": "How many it names",
+        "headrace.path": "The full name of the stream or topic that the call names; of several, the first",
+        "headrace.paths": "The number of streams or topics that the call names",
     },
     follows="API",
 )
 FAILOVER: Final = SpanKind(
     "headrace.failover",
-    "A container gets another leader; told by the controller, from when the former one was heard last, or from what "
-    "else was wrong, until it hears that the new one leads: by the next probe, a second later at most",
+    "A container gets another leader; exported by the controller. It begins when the former leader was last heard "
+    "from, or when another cause was found, and ends when the controller hears that the new one leads: with the next "
+    "probe, within a second",
     {
         "headrace.container": "The container's id",
         "headrace.container.kind": "`catalog` or `data`",
         "headrace.cause": "`failure`; `hand_over`: the former leader was well, and stopped, was drained, or led more "
         "than its share; or `balance`",
         "headrace.from_node": "The former leader",
-        "headrace.to_node": "The new one",
-        "headrace.epoch": "In which the new one leads",
-        "headrace.notice_seconds": "Until the controller decided",
-        "headrace.appoint_seconds": "From then until the cluster store had it",
-        "headrace.lead_seconds": "From then until the controller heard that it leads",
+        "headrace.to_node": "The new leader",
+        "headrace.epoch": "The epoch in which the new leader leads",
+        "headrace.notice_seconds": "Seconds until the controller chose the new leader",
+        "headrace.appoint_seconds": "Seconds from then until the cluster store had stored that",
+        "headrace.lead_seconds": "Seconds from then until the controller heard that the new leader leads",
     },
 )
 ROLL: Final = SpanKind(
     "headrace.roll",
-    "A partition goes on in a new partitionlet, on the node that leads it; its producers wait meanwhile",
+    "A partition continues in a new partitionlet, on the node that leads it; its producers wait meanwhile",
     {
         "headrace.path": "The topic, by its full name",
         "headrace.partition": "The partition's number",
-        "headrace.from_container": "Where it lay",
-        "headrace.to_container": "Where it goes on",
-        "headrace.is_home_roll": "Whether it applied a topic's new home",
-        "headrace.intent_seconds": "Until the catalog had its intent, with what waited to be committed before",
-        "headrace.seal_seconds": "From then until the seal was committed",
-        "headrace.open_seconds": "From then until the new partitionlet was open",
-        "headrace.record_seconds": "From then until the catalog had recorded it",
+        "headrace.from_container": "The container of the former partitionlet",
+        "headrace.to_container": "The container of the new partitionlet",
+        "headrace.is_home_roll": "Whether the roll applied a topic's new home",
+        "headrace.intent_seconds": "Seconds until the catalog had recorded the intent, including the commits that "
+        "it waited for",
+        "headrace.seal_seconds": "Seconds from then until the seal was committed",
+        "headrace.open_seconds": "Seconds from then until the new partitionlet was open",
+        "headrace.record_seconds": "Seconds from then until the catalog had recorded the new partitionlet",
     },
 )
 LINK_STATE: Final = SpanKind(
     "headrace.link.state",
-    "A link on one node leaves a state: the span is the time that it was in it",
+    "A link on one node leaves a state; the span lasts as long as the link was in that state",
     {
         "headrace.link": "The link's name",
         "headrace.path": "The stream that it copies to",
-        "headrace.state": "The state that it leaves: Connecting, Running, Paused, Failed",
-        "headrace.next_state": "The state that it enters; Ended: it is altered, deleted, or its node stops",
+        "headrace.state": "The state that it leaves: Connecting, Running (as a metric, CatchingUp or "
+        "CaughtUp), Paused, Failed",
+        "headrace.next_state": "The state that it enters; Ended: the link was altered or deleted, or its node stops",
     },
 )
 LINK_TOPICS: Final = SpanKind(
     "headrace.link.topics",
-    "A link brings topics in line with its source, on the node that leads the catalog; where there is something to do",
+    "A link brings topics in line with its source, on the node that leads the catalog; only if something has to change",
     {
         "headrace.link": "The link's name",
         "headrace.path": "The stream that it copies to",
-        "headrace.made": "Topics that are to be made",
-        "headrace.grown": "Topics that are to get partitions",
-        "headrace.configured": "Topics that are to be configured",
-        "headrace.moved": "Topics whose new home is to be taken up",
-        "headrace.announced": "Topics of whose new home the source is to be told",
+        "headrace.made": "Topics to be created",
+        "headrace.grown": "Topics to be given more partitions",
+        "headrace.configured": "Topics whose configs are to be changed",
+        "headrace.moved": "Topics whose new home is to be recorded in this cluster",
+        "headrace.announced": "Topics whose new home is to be announced to the source",
         "headrace.refused": "Topics that cannot be copied as they are",
-        "headrace.later": "Topics of which something is left to do",
+        "headrace.later": "Topics with changes that have to wait",
     },
 )
 KINDS: Final = (ADMIN, FAILOVER, ROLL, LINK_STATE, LINK_TOPICS)

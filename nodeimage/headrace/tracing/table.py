@@ -23,7 +23,7 @@ def main(path: Path) -> None:
 
 
 def _lines() -> Iterator[str]:
-    yield from ("| span | attribute | what it tells |", "|---|---|---|")
+    yield from ("| span | attribute | meaning |", "|---|---|---|")
     for kind in KINDS:
         name = f"{kind.name}/{kind.follows}" if kind.follows else kind.name
         yield f"| `{name}` |  | {kind.help} |"

@@ -60,7 +60,7 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(text: str) -> No
 
 def test_another_protocol_is_refused() -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
-    with pytest.raises(TracingRefused, match="http/protobuf alone"):
+    with pytest.raises(TracingRefused, match="http/protobuf only"):
         endpoint_of("", environment)
 
 

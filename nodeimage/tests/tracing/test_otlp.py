@@ -111,8 +111,8 @@ async def test_a_collector_that_is_away_is_told_once_and_found_again(
         assert tracer.problem == ""
         await tracer.close()
     assert [(each["log_level"], each["event"]) for each in told] == [
-        ("warning", "traces are dropped, as the collector does not take them"),
-        ("info", "the collector takes traces again"),
+        ("warning", "traces are dropped, as the collector does not accept them"),
+        ("info", "the collector accepts traces again"),
     ]
     assert told[0]["reason"] == "Connection refused"
 
@@ -140,7 +140,7 @@ async def test_a_collector_that_hangs_costs_a_bounded_number_of_spans_and_no_tim
     with structlog.testing.capture_logs() as told:
         await tracer.close()
     assert CLOSE_S * 1000 <= passed_ms(began) < POST_S * 1000
-    assert [each["event"].partition(",")[0] for each in told] == ["spans were dropped at the end"]
+    assert [each["event"].partition(":")[0] for each in told] == ["spans were dropped at shutdown"]
 
 
 async def test_a_collector_that_is_slow_gets_what_it_can_take(collector: Collector) -> None:
@@ -172,7 +172,7 @@ async def test_a_span_that_cannot_be_made_ends_nothing(collector: Collector, mon
     with structlog.testing.capture_logs() as told:
         tracer.ended(rolled())
         tracer.ended(rolled())
-    assert [each["event"] for each in told] == ["a span could not be made"]
+    assert [each["event"] for each in told] == ["a span could not be created"]
     assert outcomes(tracer) == (0, 2)
     await tracer.close()
 

@@ -218,7 +218,7 @@ class GroupService:
     # --- inside
 
     def _closed_error(self) -> KafkaError:
-        return KafkaError(self._closed_with, "this node coordinates groups no more")
+        return KafkaError(self._closed_with, "this node no longer coordinates groups")
 
     def _wait(self) -> tuple[Token, asyncio.Future[Any]]:
         if self._closed:

@@ -149,7 +149,7 @@ class Coordination:
         container = self._container
         if container is not None and not container.in_touch and not await back_in_touch(container):
             raise KafkaError(
-                Code.COORDINATOR_NOT_AVAILABLE, "this node has not heard of the catalog's followers for a moment"
+                Code.COORDINATOR_NOT_AVAILABLE, "this node has not heard from the catalog's followers for a moment"
             )
         return self.present
 
@@ -188,7 +188,7 @@ class Coordination:
             self._taking_over.cancel()
             self._taking_over = None
         if self._service is not None:
-            log.info("coordinates groups no more", epoch=container.epoch)
+            log.info("no longer coordinates groups", epoch=container.epoch)
         self._end_service(Code.NOT_COORDINATOR)
         self._changed.set()
 

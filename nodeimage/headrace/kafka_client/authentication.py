@@ -68,10 +68,10 @@ def steps(security: Security, mechanism: str, *, address: str, versions: Mapping
     put_string(request, mechanism, False)
     error, offered = _decode_handshake((yield Request(_SASL_HANDSHAKE, 1, bytes(request))))
     if error == _ILLEGAL_STATE:
-        raise SourceRefuses(f"{address} takes no SASL there (security.protocol PLAINTEXT or SSL)")
+        raise SourceRefuses(f"{address} does not use SASL (set security.protocol to PLAINTEXT or SSL)")
     if error:
-        what = "offers " + ", ".join(offered) if error == _UNSUPPORTED_MECHANISM else f"says error {error}"
-        raise SourceRefuses(f"{address} does not take {mechanism}: it {what} (sasl.mechanism)")
+        what = "offers " + ", ".join(offered) if error == _UNSUPPORTED_MECHANISM else f"answers error {error}"
+        raise SourceRefuses(f"{address} does not accept {mechanism}: it {what} (sasl.mechanism)")
     version = min(1, versions.get(_SASL_AUTHENTICATE, (0, 0))[1])
     if mechanism == "PLAIN":
         token = f"\0{security.username}\0{security.password}".encode()

@@ -27,11 +27,12 @@ MAX_RESPONSE: Final = 256 << 20
 """Bytes of the largest response that is read; a larger one means that the other side does not speak Kafka."""
 
 
-_WANTS_SECURITY: Final = "does it want TLS or a user? Then security.protocol is SSL, SASL_SSL or SASL_PLAINTEXT"
+_WANTS_SECURITY: Final = "does it require TLS or a user? Then security.protocol is SSL, SASL_SSL or SASL_PLAINTEXT"
 _WANTS_USER: Final = (
-    "does it want a user, or a certificate of the client? Then security.protocol is SASL_SSL, or give ssl.key.location"
+    "does it require a user, or a certificate of the client? Then security.protocol is SASL_SSL, or give "
+    "ssl.key.location"
 )
-_WANTS_NO_TLS: Final = "does it speak TLS there? Else security.protocol is PLAINTEXT or SASL_PLAINTEXT"
+_WANTS_NO_TLS: Final = "does this port use TLS? If not, security.protocol is PLAINTEXT or SASL_PLAINTEXT"
 
 
 _REFUSAL_S: Final = 1.0
@@ -268,7 +269,10 @@ def _tls_failure(address: str, error: ssl.SSLError) -> Exception:
     """A TLS error in terms of Kafka's client settings."""
     reason = error.reason or str(error)
     if reason == "WRONG_VERSION_NUMBER":
-        return SourceRefuses(f"{address} speaks no TLS there: use security.protocol PLAINTEXT, or the port that does")
+        return SourceRefuses(
+            f"{address} does not use TLS: set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or give the port "
+            "that does"
+        )
     if "CERTIFICATE_REQUIRED" in reason or reason == "SSLV3_ALERT_HANDSHAKE_FAILURE":
         return SourceRefuses(
             f"{address} wants a certificate of the client (ssl.certificate.location, ssl.key.location)"

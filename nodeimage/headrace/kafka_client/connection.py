@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def doubt(self, since: float) -> None:
         """End the connection if, like another one to the same address, it has received nothing after `since`."""
         if self._heard_at <= since:
-            self.abort("as another connection to it, it was silent")
+            self.abort("closed, as it was silent, and so was another connection to the same address")
 
     async def closed(self) -> None:
         """Wait until the connection is gone, after `abort`."""

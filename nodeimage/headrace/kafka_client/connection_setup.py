@@ -61,13 +61,13 @@ async def _connect(connection: Connection, host: str, port: int, context: ssl.SS
         raise SourceRefuses(f"{host}:{port} has a certificate that is not trusted: {error.verify_message}") from error
     except ssl.SSLEOFError as error:
         raise SourceUnreachable(
-            f"{host}:{port} closed the connection during the TLS handshake (does it speak TLS there?)"
+            f"{host}:{port} closed the connection during the TLS handshake (does this port use TLS?)"
         ) from error
     except ssl.SSLError as error:
-        why = "it speaks no TLS" if error.reason == "WRONG_VERSION_NUMBER" else str(error.reason or error)
-        raise SourceRefuses(f"{host}:{port} did not agree on TLS: {why}") from error
+        why = "this port does not use TLS" if error.reason == "WRONG_VERSION_NUMBER" else str(error.reason or error)
+        raise SourceRefuses(f"{host}:{port}: no TLS connection: {why}") from error
     except OSError as error:
-        hint = " (does it speak TLS there?)" if context is not None and isinstance(error, ConnectionResetError) else ""
+        hint = " (does this port use TLS?)" if context is not None and isinstance(error, ConnectionResetError) else ""
         raise SourceUnreachable(f"{host}:{port} cannot be reached: {error.strerror or error}{hint}") from error
     if connection.is_to_itself:  # noted earlier, since the transport may be closed by now
         raise SourceUnreachable(f"{host}:{port} cannot be reached: nobody listens there")
@@ -79,7 +79,9 @@ async def _learn_versions(connection: Connection) -> None:
     error, connection.versions = api_versions.decode_v0_response(answer)
     if error:
         raise SourceUnreachable(f"{connection.address} did not report its API versions: error {error}")
-    connection.hint = "does it want SASL (security.protocol SASL_PLAINTEXT or SASL_SSL), or has the user no right?"
+    connection.hint = (
+        "does it require SASL (security.protocol SASL_PLAINTEXT or SASL_SSL), or does the user lack a right?"
+    )
 
 
 async def _authenticate(connection: Connection, security: Security, mechanism: str) -> None:

@@ -193,7 +193,8 @@ class LinkAdmin:
             what = f", into {present.stream}; change it with `headrace link alter {name}`"
             raise KafkaError(
                 Code.INVALID_REQUEST,
-                f"there is a link {name} already{what if is_own else ', of others: choose another name'}",
+                f"there is a link {name} "
+                f"already{what if is_own else ', on a stream that you do not administer: choose another name'}",
             )
         self._reverse.check(params.stream, config, params.reverse_credentials)
         hello = await self._greet(config)
@@ -224,7 +225,7 @@ class LinkAdmin:
         except KafkaError as error:
             if error.code not in (Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED):
                 raise
-            raise KafkaError(error.code, f"the source refuses it: {error}") from error
+            raise KafkaError(error.code, f"the source refuses the link: {error}") from error
         finally:
             await source.close()
         problem = source_problem(
@@ -259,8 +260,8 @@ class LinkAdmin:
         if files and not self._authorizer.allows(caller, Permission.ADMIN, api=method):
             raise KafkaError(
                 Code.CLUSTER_AUTHORIZATION_FAILED,
-                f"{', '.join(files)}: a file of the nodes, which links of the cluster's administrators alone may use; "
-                "give its content instead, by ssl.ca.pem, ssl.certificate.pem and ssl.key.pem",
+                f"{', '.join(files)}: only administrators of the cluster may have links use files of the nodes; give "
+                "the content instead, as ssl.ca.pem, ssl.certificate.pem and ssl.key.pem",
             )
 
     async def _alter(self, params: LinkChange, caller: Caller) -> dict[str, Any]:

@@ -94,5 +94,5 @@ async def test_a_mechanism_that_the_server_lacks_is_answered_with_what_it_has(co
             sasl_username="alice",
             sasl_password="x",
         )
-        with pytest.raises(SourceRefuses, match="does not take PLAIN: it offers SCRAM-SHA-256"):
+        with pytest.raises(SourceRefuses, match="does not accept PLAIN: it offers SCRAM-SHA-256"):
             await ask(client)

@@ -68,7 +68,7 @@ async def test_without_copy_no_link_is_made_and_the_reason_is_told(
     south: OneNode, north_cluster: OneNode, north: Callers
 ) -> None:
     await north.access("root", {"/s": {"consume": "u:link", "produce": "u:link"}})
-    with pytest.raises(KafkaError, match="the source refuses it: User:link lacks copy on stream /s") as caught:
+    with pytest.raises(KafkaError, match="the source refuses the link: User:link lacks copy on stream /s") as caught:
         await linked(south, north_cluster)
     assert caught.value.code == Code.TOPIC_AUTHORIZATION_FAILED
     assert await south.admin("link.list") == []

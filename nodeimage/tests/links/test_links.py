@@ -103,7 +103,7 @@ async def test_a_partition_of_which_nothing_comes_is_shown_with_the_reason(
 
     async def is_shown() -> bool:
         shown = await south.admin("link.show", name="l")
-        reason = "the source gives nothing of what it says it has"
+        reason = "the source sends no records although it reports more"
         return bool(shown["blocked"] == [{"topic": "t", "partition": 0, "reason": reason}])
 
     await until(is_shown)

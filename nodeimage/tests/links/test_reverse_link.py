@@ -186,7 +186,7 @@ def test_a_user_who_may_not_copy_makes_no_link(pair: Pair) -> None:
         ({"reverse_credentials": {}, "bootstrap": pair.south.open_port}, "ANONYMOUS lacks copy"),
         (
             {"reverse_credentials": {"sasl.pasword": "x"}},
-            "credentials of the reverse link: sasl.pasword is no property",
+            "credentials of the reverse link: sasl.pasword is not a security property",
         ),
     ):
         with pytest.raises(Refusal, match=says) as refused:

@@ -279,10 +279,12 @@ class Failover:
                     late |= await self._begin_after({each: demoted[each] for each in ended}, ended)
                 left = again
             except HeadraceError as error:
-                log.info("homes could not be adopted yet", source=source.name, reason=str(error))
+                log.info(
+                    "homes of topics could not be taken over from the source yet", source=source.name, reason=str(error)
+                )
             if left and loop.time() >= deadline:
                 return late | dict.fromkeys(
-                    left, "it was ceded to this cluster, which becomes home as soon as the former home answers"
+                    left, "its former home gave it up; this cluster becomes its home as soon as the former home answers"
                 )
             if left:
                 await asyncio.sleep(LOOK_S)
@@ -325,7 +327,9 @@ class Failover:
                 if error.code in NOT_READY and loop.time() < deadline:
                     await asyncio.sleep(LOOK_S)
                     continue
-                log.warning("the former home's newest cursors may be missing", source=source.name, reason=str(error))
+                log.warning(
+                    "the former home's newest committed offsets may be missing", source=source.name, reason=str(error)
+                )
                 return found, str(error)
             wanted = [each for each in page.committed_offsets if each.key.topic_id in topics]
             groups = {each.key.group for each in wanted}
@@ -393,8 +397,8 @@ class Failover:
         return not ids or not (await self._unsettled(ids) or await self._incomplete(ids))
 
 
-_MOVES: Final = "it is home here, and takes writes once it has all that the former home had"
-_ABOVE: Final = "they lie above what has come here so far"
+_MOVES: Final = "its home is here, and it takes writes once all records of its former home have arrived"
+_ABOVE: Final = "they lie beyond the records that have arrived so far"
 
 
 def _remaining_problem(row: TopicRow, *, late: Set[str], waiting: Set[bytes], unheard: str | None) -> str | None:
@@ -405,7 +409,7 @@ def _remaining_problem(row: TopicRow, *, late: Set[str], waiting: Set[bytes], un
     why = _ABOVE if is_late and row.topic_id in waiting else unheard
     if why is None:
         return told if is_late else None
-    return f"{told}; what groups committed last at its former home may lack ({why})"
+    return f"{told}; the offsets that groups committed last at its former home may be missing ({why})"
 
 
 def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:
@@ -422,8 +426,8 @@ def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:
         )
     raise KafkaError(
         Code.INVALID_REQUEST,
-        f"no link of {row.stream} copies it from its home, cluster {home}: make one, or let the --topics of one match"
-        " it, or take the home with --force, without the records that were not replicated",
+        f"no link of {row.stream} copies it from its home, cluster {home}: create one, or let the --topics of an "
+        "existing one match it, or take the home with --force, without the records that were not replicated",
     )
 
 

@@ -112,7 +112,13 @@ class NameClashes:
                 raise KafkaError(deleted.code, deleted.message)
         except HeadraceError as error:
             return _answer(row.name, error=str(error))
-        log.warning("a topic gave way to the source's", topic=row.full_name, records=records, into=into, link=link.name)
+        log.warning(
+            "a topic was set aside for the source's topic of the same name",
+            topic=row.full_name,
+            records=records,
+            into=into,
+            link=link.name,
+        )
         return _answer(row.name, records=records, into=f"{row.stream}:{into}" if records else None)
 
     async def _settled(self, topic_id: bytes) -> tuple[TopicRow, dict[int, list[PartitionletRow]]]:

@@ -215,7 +215,7 @@ def _check(header: BatchHeader, end: Offset) -> None:
     if first < end <= last:
         raise InvalidBatch(f"the source sent a batch at offsets {first} to {last}, which overlap ours below {end}")
     if header.length > MAX_BATCH_BYTES:
-        raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MAX_BATCH_BYTES} are taken at most")
+        raise InvalidBatch(f"the source sent a batch of {header.length} bytes; at most {MAX_BATCH_BYTES} are accepted")
     if header.attributes & CONTROL_BIT and header.producer_id != -1:
         # A transaction marker. Sources leave out markers and aborted batches; control batches without a producer fill
         # gaps.

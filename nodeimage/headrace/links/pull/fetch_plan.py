@@ -71,7 +71,7 @@ class Fetching:
             if 2 * total >= fetch.max_bytes:  # the partitions before this one filled the answer
                 self._pulls.set(pull, Status.DUE, first=True)
             else:
-                self._pulls.fail(now, pull, "the source gives nothing of what it says it has")
+                self._pulls.fail(now, pull, "the source sends no records although it reports more")
         self.budget.arrived(fetch.max_bytes, held)
         self.byte_rate.pay(total - fetch.max_bytes, now)
         return kept

@@ -65,7 +65,7 @@ class GapFill:
         if state is None or topic.home != state.home or partition.next_offset != state.end:
             return  # the partition is looked up again
         log.info(
-            "a copy goes on behind what its source lacks",
+            "a copy continues after records that its source no longer has",
             link=link,
             topic=topic.row.full_name,
             partition=at.partition,

@@ -193,7 +193,8 @@ class HomeApis:
                 start[:2] > item.home for start in starts
             ):
                 return KafkaError(
-                    Code.INVALID_REQUEST, f"the history of {row.full_name} partition {index} does not rise to its home"
+                    Code.INVALID_REQUEST,
+                    f"the history of {row.full_name} partition {index} does not lead up to its home",
                 )
         return None
 
@@ -246,8 +247,9 @@ class HomeApis:
         if not found:
             raise KafkaError(
                 Code.POLICY_VIOLATION,
-                f"cluster {params.cluster} is no peer of stream {params.stream}: while security is on it is heard"
-                f" once a link here pulls {params.stream} from it (`headrace link create`, with credentials for it)",
+                f"cluster {params.cluster} is no peer of stream {params.stream}: while security is on, its "
+                f"announcements count only once a link here pulls {params.stream} from it (`headrace link create`, "
+                "with credentials for it)",
             )
         return found
 
@@ -278,7 +280,12 @@ class HomeApis:
                 known = peers[0].config
                 config = msgspec.structs.replace(config, source=known.source, credentials=known.credentials)
             command = PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
-            log.info("a link that follows is created", link=name, stream=params.stream, source=params.cluster)
+            log.info(
+                "created a link that pulls topics from their new home",
+                link=name,
+                stream=params.stream,
+                source=params.cluster,
+            )
         else:
             config = msgspec.structs.replace(back.config, topics=_patterns([*back.config.topics, *topics]))
             command = PutLink(name=back.name, stream=params.stream, config=config, now=now(), create=False)
@@ -318,7 +325,7 @@ class HomeApis:
             else:
                 changes.append(HomeChange(topic_id, *home.given_to(params.to)))
         if changes:
-            log.info("homes are given away", topics=len(changes), to=params.to)
+            log.info("giving homes of topics to another cluster", topics=len(changes), to=params.to)
             for change, code in zip(
                 changes, await submit_within(self._catalog, SetHome(items=changes), timeout_ms=0), strict=True
             ):
@@ -393,7 +400,10 @@ def _pulls(link: LinkRow, params: Announcement, source_stream: str) -> bool:
 
 def _demoted(fault: KafkaError | None, settled: tuple[Home, Sequence[int]] | None) -> Mapping[str, object]:
     if fault is None and settled is None:
-        fault = KafkaError(Code.LEADER_NOT_AVAILABLE, "it is given away, and not settled everywhere yet; ask again")
+        fault = KafkaError(
+            Code.LEADER_NOT_AVAILABLE,
+            "its home has been given away, but not all of its partitions have applied that yet; ask again",
+        )
     if fault is not None:
         return {"error": int(fault.code), "message": str(fault)}
     assert settled is not None

@@ -99,7 +99,11 @@ class TopicApplier:
             ]
             if items:
                 codes = await self._catalog.submit(SetHome(items=items))
-                log.info("homes adopted", count=sum(code is Code.NONE for code in codes), source=source.name)
+                log.info(
+                    "homes of topics taken over from the source",
+                    count=sum(code is Code.NONE for code in codes),
+                    source=source.name,
+                )
         return later
 
     async def _grow_first(self, topics: Sequence[SourceTopic], met: Mapping[bytes, Sequence[Meeting]]) -> set[bytes]:

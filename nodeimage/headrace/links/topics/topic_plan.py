@@ -24,7 +24,7 @@ OWN_RETENTION: Final = frozenset({"retention.ms", "retention.bytes"})
 """Configs that each cluster sets for itself: a copy is created with the source's values, and keeps its own after
 that."""
 _NO_CONFIGS: Final = (
-    "it is copied, but the source does not tell its configs, so they are not followed: allow the link's user to"
+    "it is copied without its configs, which the source does not show: allow the link's user to"
     " describe them (DESCRIBE_CONFIGS in Kafka)"
 )
 
@@ -165,7 +165,7 @@ def _clash(row: TopicRow, topic: SourceTopic, own_cluster: str) -> str:
             " the source's; or leave it out with --topics"
         )
     if ours.cluster == topic.home.cluster:
-        return "it was deleted at the source and made again: delete the old copy here, and it is copied again"
+        return "it was deleted and recreated at the source: delete the old copy here, and the new topic is copied"
     return f"another topic of that name is copied here from cluster {ours.cluster}: one of them needs another stream"
 
 
@@ -200,7 +200,7 @@ def source_problem(*, cluster_id: str, expected: str, own_cluster: str, problem:
     if expected and cluster_id != expected:
         return KafkaError(
             Code.INVALID_CONFIG,
-            f"the source is cluster {cluster_id}, and was {expected} before: make a link of its own for another"
-            " cluster, or `headrace link alter --source` with addresses of the same",
+            f"the source is cluster {cluster_id}, and was {expected} before: create another link for the other "
+            "cluster, or give addresses of the same one by `headrace link alter --source`",
         )
     return KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, problem) if problem else None

@@ -45,7 +45,7 @@ async def test_a_batch_that_is_too_long_to_be_replicated_is_refused(
     source.produce(at, bytes(1_000))
     puller = pull(source, limits=Limits(first_pause_s=0.02))
     await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
-    assert "1000 are taken at most" in puller.state.pulls.all[at].reason
+    assert "at most 1000 are accepted" in puller.state.pulls.all[at].reason
     await until(lambda: copies.end(at) == 1)
 
 

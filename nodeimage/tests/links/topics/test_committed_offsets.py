@@ -98,8 +98,8 @@ async def test_a_move_that_ends_before_all_is_here_brings_the_offsets_that_it_ca
     monkeypatch.setattr(failover, "CAUGHT_UP_S", 0.1)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert moved["moved"]
-    assert "takes writes once it has all" in moved["error"]
-    assert "what groups committed last at its former home may lack" in moved["error"]
+    assert "it takes writes once all records" in moved["error"]
+    assert "the offsets that groups committed last at its former home may be missing" in moved["error"]
     assert (await south.committed_offset("g", "t"), await south.committed_offset("h", "t")) == (None, 2)
 
 

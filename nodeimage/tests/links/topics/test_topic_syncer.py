@@ -148,7 +148,7 @@ async def test_a_topic_whose_configs_the_source_does_not_tell_is_copied_with_the
         row = await south.row("t")
         assert row is not None
         assert row.configs == {}
-        assert "does not tell its configs" in syncer.refused["t"]
+        assert "copied without its configs" in syncer.refused["t"]
         north.put("t", configs={"max.message.bytes": "9"})
         await until(lambda: not syncer.refused)
 
@@ -183,7 +183,7 @@ async def test_a_clash_and_a_topic_that_is_gone_are_told_and_nothing_is_lost(sou
         assert await south.row("gone") is not None
         again = north.put("gone")
         assert again.topic_id != gone.topic_id
-        await until(lambda: "made again" in syncer.refused.get("gone", ""))
+        await until(lambda: "deleted and recreated" in syncer.refused.get("gone", ""))
 
 
 async def test_a_source_that_names_no_nodes_for_a_moment_is_asked_again_after_a_pause(

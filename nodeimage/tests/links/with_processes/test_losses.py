@@ -107,7 +107,7 @@ def test_a_copy_that_is_behind_what_the_source_has_left_says_so_and_goes_on(link
         here = [each for each in records(south, TOPIC, index) if each.offset >= start]
         assert here == [each for each in records(north, TOPIC, index) if each.offset >= start]
         assert _first(south, index) == 0, "what the copy has it keeps"
-    assert "a copy goes on" in south.nodes[1].log()
+    assert "a copy continues after records" in south.nodes[1].log()
     # A copy without records begins where the source does.
     until("the other one is here", lambda: ends(south, "other") == ends(north, "other"))
     assert [_first(south, index, "other") for index in range(3)] == [50] * 3

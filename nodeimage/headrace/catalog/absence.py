@@ -67,7 +67,7 @@ class Absence:
         width, seen = len(key), False
         for row in self._connection.execute(select_from if before else select_all, at):
             if None in row or row < at or (seen and id_column and row == at):
-                raise TablesDamaged(f"{table}: the row {row} is not in its place")
+                raise TablesDamaged(f"{table}: the row {row} is in the wrong place")
             place = row[:width]
             if (last is not None and place > last) or len(found) == most:
                 break
@@ -90,12 +90,12 @@ class Absence:
             beside, outermost = _beside(table, key, level, "<", where)
             row = self._connection.execute(beside, first[:level]).fetchone()
             if row is not None and (None in row or not row[0] < first[level - 1]):
-                raise TablesDamaged(f"{table}: the row {row} is not in its place")
+                raise TablesDamaged(f"{table}: the row {row} is in the wrong place")
             if row is not None:
                 return
             row = self._connection.execute(outermost, first[: level - 1]).fetchone() if level > 1 else None
             if row is not None and (None in row or row < first[level - 1 :]):
-                raise TablesDamaged(f"{table}: a row before {first} is not in its place")
+                raise TablesDamaged(f"{table}: a row before {first} is in the wrong place")
 
     def prove_end(self, table: str, key: tuple[str, ...], last: Values) -> None:
         """Prove, given that a scan ended at the last row up to `last`, that it did not end too early: as `prove_start`,
@@ -104,12 +104,12 @@ class Absence:
             beside, outermost = _beside(table, key, level, ">", "")
             row = self._connection.execute(beside, last[:level]).fetchone()
             if row is not None and (None in row or not row[0] > last[level - 1]):
-                raise TablesDamaged(f"{table}: the row {row} is not in its place")
+                raise TablesDamaged(f"{table}: the row {row} is in the wrong place")
             if row is not None:
                 return
             row = self._connection.execute(outermost, last[: level - 1]).fetchone() if level > 1 else None
             if row is not None and (None in row or row > last[level - 1 :]):
-                raise TablesDamaged(f"{table}: a row behind {last} is not in its place")
+                raise TablesDamaged(f"{table}: a row after {last} is in the wrong place")
 
     def prove_last(
         self, table: str, key: tuple[str, ...], value: int | str, last: tuple[Any, ...] | None, *, where: str = ""
@@ -120,7 +120,7 @@ class Absence:
         row = self._connection.execute(select_last, (value,)).fetchone()
         behind = self._connection.execute(select_next, (value,)).fetchone()
         if row != last or (behind is not None and None in behind):
-            raise TablesDamaged(f"{table}: rows behind {last} are not in their places")
+            raise TablesDamaged(f"{table}: rows after {last} are missing or in the wrong place")
 
 
 @cache

@@ -147,7 +147,7 @@ def select_topics_by_name(
     )
     found = {row[4]: topic_row(row) for row in rows}
     if not found.keys() <= wanted:
-        raise TablesDamaged(f"topics: those of stream {stream} are not in their places")
+        raise TablesDamaged(f"topics: those of stream {stream} are missing or in the wrong place")
     return found
 
 

@@ -173,19 +173,19 @@ def _test_of_any(operands: Sequence[Node]) -> _Test:
 def _explanation(tree: Node, user: str, groups: Set[str]) -> str:
     part, part_holds, is_negated = _deciding_part(tree, user, groups)
     verdict = "allowed" if part_holds is not is_negated else "refused"
-    by = f"{verdict} by {shown_text(part)}" + (", which stands behind a !" if is_negated else "")
+    by = f"{verdict} by {shown_text(part)}" + (", which is negated by a !" if is_negated else "")
     who = shown_text(Term("u", user))
     match part:
         case Term(kind="p"):
-            return f"{by}: it is everybody"
+            return f"{by}: p means everybody"
         case Term(kind="u"):
             return f"{by}: " + ("this is the user" if part_holds else f"the user is {who}")
         case Term():
             return f"{by}: {who} is {'a member' if part_holds else 'no member'} of this group"
         case AllOf(operands):
-            return f"{by}: all {len(operands)} parts hold of {who}"
+            return f"{by}: all {len(operands)} parts hold for {who}"
         case AnyOf(operands):
-            return f"{by}: none of the {len(operands)} parts holds of {who}"
+            return f"{by}: none of the {len(operands)} parts holds for {who}"
         case Not():
             raise AssertionError("the operand decides in its place")
 

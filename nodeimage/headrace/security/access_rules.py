@@ -209,17 +209,21 @@ class AccessRules:
         if admin is not None and admin[1].allows(user, groups):
             return Decision(True, admin[0], f"an administrator of the cluster: {admin[1].explain(user, groups)}")
         if self._is_shut:
-            return Decision(False, None, f"{_shut_by(self.unknown)}, so administrators alone may")
+            return Decision(False, None, f"{_shut_by(self.unknown)}, so only administrators may")
         deciding = self._deciding(permission, kind, name)
         if deciding is None and _BY_SOME_TOPIC.get(kind) is permission:
             allowed = self.any_topic(user, groups, permission)
-            who = f"whoever may {permission} some topic may, and this user may {'' if allowed else 'none'}".rstrip()
-            return Decision(allowed, None, f"nothing is said of this {kind}, so {who}")
+            has = "has" if allowed else "does not have"
+            reason = (
+                f"no expression is set for this {kind}, so a user needs {permission} on at least one topic, "
+                f"which this user {has}"
+            )
+            return Decision(allowed, None, reason)
         if deciding is None:
-            return Decision(False, None, f"nothing says who may {permission} here, so administrators alone may")
+            return Decision(False, None, f"no expression says who may {permission} here, so only administrators may")
         rule, expression = deciding
         if expression is _UNREADABLE:
-            return Decision(False, rule, "this version cannot read the expression, so administrators alone may")
+            return Decision(False, rule, "this version cannot read the expression, so only administrators may")
         return Decision(expression.allows(user, groups), rule, expression.explain(user, groups))
 
     def deciding(self, permission: Permission, kind: Kind, name: str = "") -> Rule | None:
@@ -331,7 +335,7 @@ def _compiled(text: str) -> AccessExpression:
 
 def _shut_by(unknown: Iterable[UnknownPlace]) -> str:
     place = min(place for place in unknown if place.may_be_nearest)
-    return f"an expression stands on something of a later version, {place.kind[:100]!r}"
+    return f"an expression is set on a kind of object that this version does not know, {place.kind[:100]!r}"
 
 
 NOT_SECURED: Final = AccessRules({}, on=False, unknown=frozenset())

@@ -68,7 +68,7 @@ class Authority:
             certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
             key = serialization.load_pem_private_key(pair.key.encode(), password=None)
         except (ValueError, TypeError) as error:
-            raise CertificateRefused(f"the authority's certificate or key is no PEM: {error}") from None
+            raise CertificateRefused(f"the authority's certificate or key is not PEM: {error}") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise CertificateRefused("the authority's key is not one of an elliptic curve")
         if key.public_key() != certificate.public_key():
@@ -140,7 +140,7 @@ def not_after(certificate: str) -> float:
     try:
         return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc.timestamp()
     except ValueError as error:
-        raise CertificateRefused(f"the certificate is no PEM: {error}") from None
+        raise CertificateRefused(f"the certificate is not PEM: {error}") from None
 
 
 def _builder(
@@ -176,7 +176,7 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError as error:
-        raise CertificateRefused(f"{host!r} cannot stand in a certificate: {error}") from None
+        raise CertificateRefused(f"{host!r} cannot be the name of a host in a certificate: {error}") from None
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

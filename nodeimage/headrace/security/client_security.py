@@ -118,7 +118,7 @@ def security_of(properties: Mapping[str, str]) -> Security:
     given: dict[str, str] = {}
     for name, value in properties.items():
         if name not in _FIELDS:
-            raise _wrong(f"{name} is no property of a client's security here; these are: {', '.join(sorted(_FIELDS))}")
+            raise _wrong(f"{name} is not a security property of clients; known are: {', '.join(sorted(_FIELDS))}")
         if not isinstance(value, str) or len(value) > MAX_PEM:
             raise _wrong(f"{name} is not a string of at most {MAX_PEM} characters")
         if given.setdefault(_FIELDS[name], value) != value:
@@ -177,7 +177,7 @@ def _checked(given: dict[str, str]) -> Security:
     _add_jaas(given)
     idle = sorted({name for name, kept in _FIELDS.items() if kept in given and _is_idle(name, tls=tls, sasl=sasl)})
     if idle:
-        raise _wrong(f"{', '.join(idle)} cannot count with security.protocol {protocol}")
+        raise _wrong(f"{', '.join(idle)} cannot be used with security.protocol {protocol}")
     if sasl:
         mechanism = (mechanism or "").upper()
         if mechanism not in MECHANISMS:
@@ -185,9 +185,9 @@ def _checked(given: dict[str, str]) -> Security:
         if not given.get("username") or "password" not in given:
             raise _wrong(f"{mechanism} needs sasl.username and sasl.password")
         if "\0" in given["username"] + given["password"]:
-            raise _wrong("sasl.username and sasl.password cannot hold the character 0")
+            raise _wrong("sasl.username and sasl.password cannot contain the character NUL")
     elif mechanism is not None:
-        raise _wrong(f"sasl.mechanism cannot count with security.protocol {protocol}")
+        raise _wrong(f"sasl.mechanism cannot be used with security.protocol {protocol}")
     if (store := given.pop("store_file", "")) and given.setdefault("certificate_file", store) != store:
         raise _wrong("ssl.keystore.location and ssl.certificate.location: give one of them")
     _check_pairs(given)
@@ -221,16 +221,16 @@ def _add_jaas(given: dict[str, str]) -> None:
         if name in ("username", "password"):
             value = re.sub(r"\\(.)", r"\1", double or single) or bare
             if given.setdefault(name, value) != value:
-                raise _wrong(f"sasl.jaas.config and sasl.{name} say different things")
+                raise _wrong(f"sasl.jaas.config and sasl.{name} contradict each other")
 
 
 def _how_to_convert(store: str, path: str) -> str:
     """The commands that convert a Java key store to PEM."""
     if store == "truststore":
-        return f"`keytool -list -rfc -keystore {path} > ca.pem` makes PEM of a trust store"
+        return f"`keytool -list -rfc -keystore {path} > ca.pem` converts a trust store to PEM"
     return (
         f"`keytool -importkeystore -srckeystore {path} -destkeystore client.p12 -deststoretype PKCS12` and "
-        "`openssl pkcs12 -in client.p12 -nodes -out client.pem` make PEM of a key store"
+        "`openssl pkcs12 -in client.p12 -nodes -out client.pem` convert a key store to PEM"
     )
 
 
@@ -243,7 +243,7 @@ def _refuse_java_store(path: str, store: str) -> None:
         return  # the caller that opens the file reports the error
     if head.startswith(_JAVA_STORES):
         name = "ssl.ca.location or ssl.truststore.location" if store == "truststore" else "ssl.keystore.location"
-        raise _wrong(f"{name}: {path} is no PEM but a store of Java's: {_how_to_convert(store, path)}")
+        raise _wrong(f"{name}: {path} is not PEM but a Java key store: {_how_to_convert(store, path)}")
 
 
 def _trusting(security: Security) -> ssl.SSLContext:

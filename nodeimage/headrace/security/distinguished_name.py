@@ -86,14 +86,14 @@ def _pair_text(pair: _Element) -> str:
         case [_Element(tag=tag, content=content), value] if tag == _OBJECT_IDENTIFIER:
             kind = _object_identifier(content)
         case _:
-            raise CertificateUnreadable("a part of the certificate's subject is no pair of a type and a value")
+            raise CertificateUnreadable("a part of the certificate's subject is not a pair of a type and a value")
     keyword, encoding = _KEYWORDS.get(kind), _ENCODINGS.get(value.tag)
     if keyword is None or encoding is None:
         return f"{keyword or kind}=#{value.encoded.hex()}"
     try:
         return f"{keyword}={_escaped(value.content.decode(encoding))}"
     except UnicodeDecodeError:
-        raise CertificateUnreadable(f"{keyword} in the certificate's subject is no text in {encoding}") from None
+        raise CertificateUnreadable(f"{keyword} in the certificate's subject is not text in {encoding}") from None
 
 
 def _escaped(value: str) -> str:
@@ -135,9 +135,9 @@ def _content_bounds(encoded: bytes, at: int) -> tuple[int, int]:
         digits = encoded[at + 2 : start]
         length = int.from_bytes(digits, "big")
         if digits[:1] == b"\0" or length < 0x80:
-            raise CertificateUnreadable("a length in the certificate is longer than it must be, so it is no DER")
+            raise CertificateUnreadable("a length in the certificate is longer than it must be, so it is not DER")
     elif length == 0x80:
-        raise CertificateUnreadable("a length in the certificate is missing, so it is no DER")
+        raise CertificateUnreadable("a length in the certificate is missing, so it is not DER")
     if start + length > len(encoded):
         raise CertificateUnreadable("the certificate ends too early")
     return start, start + length
@@ -145,7 +145,7 @@ def _content_bounds(encoded: bytes, at: int) -> tuple[int, int]:
 
 def _object_identifier(content: bytes) -> str:
     if not 0 < len(content) <= _OBJECT_IDENTIFIER_LIMIT or content[-1] & 0x80:
-        raise CertificateUnreadable("a type in the certificate's subject is no object identifier")
+        raise CertificateUnreadable("a type in the certificate's subject is not an object identifier")
     arcs: list[int] = []
     arc = 0
     for byte in content:

@@ -50,7 +50,7 @@ class JwksTrust:
             raise TlsRefused(f"oauth.jwks_ca: {self._path} cannot be read: {error.strerror}") from None
         if len(content) > MAX_BYTES:
             raise TlsRefused(
-                f"oauth.jwks_ca: {self._path} has more than {MAX_BYTES} bytes: it is no PEM of authorities"
+                f"oauth.jwks_ca: {self._path} has more than {MAX_BYTES} bytes: it is not a PEM file of authorities"
             )
         return content
 

@@ -231,7 +231,7 @@ def _why_it_stays(rules: AccessRules, acl: Acl, on: Object) -> str:
     if on.kind is Kind.CLUSTER:
         return "somebody has to administer the cluster: name another administrator first"
     if all(rules.at((on.kind, on.name, permission)) is None for permission in Permission):
-        return "it stands on the cluster: `headrace access set cluster`"
+        return "it comes from an expression on the cluster: `headrace access set cluster`"
     return f"{acl.operation.name} is part of what else is granted there, and cannot be taken away alone"
 
 
@@ -258,7 +258,7 @@ def without_form(rules: AccessRules, meant: AclFilter) -> KafkaError | None:
 def _no_form(place: Place, expression: str) -> KafkaError:
     text = expression if len(expression) <= 200 else expression[:200] + "…"
     return invalid(
-        f"`{place[2]}` of {_shown_object(place)} is `{text}`, which is no plain OR of users, so ACLs cannot "
+        f"`{place[2]}` of {_shown_object(place)} is `{text}`, which is not a plain OR of users, so ACLs cannot "
         "change it: `headrace access set`"
     )
 

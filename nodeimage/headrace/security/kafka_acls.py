@@ -275,8 +275,9 @@ def object_of(resource: Resource, name: str, pattern: Pattern) -> Object:
     match resource, pattern:
         case Resource.TOPIC, Pattern.LITERAL if name == EVERY:
             raise invalid(
-                "what the cluster says of all topics holds for groups and transactional ids too, which is more than "
-                "this: `headrace access set cluster`, or PREFIXED with a stream's `/s:` or a path's `/plant/`"
+                "expressions for all topics are set on the cluster, and cover groups and transactional ids too, "
+                "which is more than this: `headrace access set cluster`, or PREFIXED with a stream's `/s:` or a "
+                "path's `/plant/`"
             )
         case Resource.TOPIC, Pattern.LITERAL:
             return Object(Kind.TOPIC, name)
@@ -284,7 +285,7 @@ def object_of(resource: Resource, name: str, pattern: Pattern) -> Object:
             return Object(Kind.STREAM if name[-1] == ":" else Kind.PREFIX, name[:-1])
         case Resource.TOPIC, Pattern.PREFIXED:
             raise invalid(
-                f"no expression stands on the topics whose names begin with {name[:100]!r}: a stream is the prefix "
+                f"no expression can be set on the topics whose names begin with {name[:100]!r}: a stream is the prefix "
                 "`/s:`, the streams below a path are the prefix `/plant/`"
             )
         case Resource.CLUSTER, Pattern.LITERAL if name == CLUSTER_NAME:
@@ -297,7 +298,7 @@ def object_of(resource: Resource, name: str, pattern: Pattern) -> Object:
                 return Object(PREFIX_OF[one], "")
             if not name or EVERY in name:
                 raise invalid(
-                    f"no expression stands on a name that is empty or has a {EVERY} in it, as {name[:100]!r}: "
+                    f"no expression can be set on a name that is empty or has a {EVERY} in it, as {name[:100]!r}: "
                     f"LITERAL {EVERY} is every name, PREFIXED `ops-` every one that begins so"
                 )
             return Object(one if pattern is Pattern.LITERAL else PREFIX_OF[one], name)

@@ -104,20 +104,20 @@ def parse(text: str, *, folder: Path, taken: Collection[str] = ()) -> tuple[List
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ListenersRefused(f"it is no TOML: {error}") from None
+        raise ListenersRefused(f"it is not TOML: {error}") from None
     if unknown := [name for name in document if name != "listener"]:
         raise ListenersRefused(f"{_shown(unknown[0])} is not known; a listener begins with [[listener]]")
     tables = document.get("listener")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ListenersRefused("it holds no listener; one begins with [[listener]]")
+        raise ListenersRefused("it contains no listener; one begins with [[listener]]")
     found: list[ListenerConfig] = []
     for number, table in enumerate(tables, 1):
         listener = _listener(table, number, folder)
         if listener.name in taken or listener.name in [each.name for each in found]:
-            raise ListenersRefused(f"listener {listener.name}: there is another of this name; give it its own")
+            raise ListenersRefused(f"listener {listener.name}: another listener has this name; choose another name")
         same = next((each.name for each in found if each.port == listener.port), None)
         if same is not None and listener.is_main:
-            raise _fault(listener.name, "main", f"is said, and listener {same} is main already; there is one")
+            raise _fault(listener.name, "main", f"is set, but listener {same} is main already; only one can be")
         if same is not None:
             raise _fault(listener.name, "port", f"{listener.port} is that of listener {same} too; choose another")
         found.append(listener)
@@ -133,23 +133,23 @@ def _listener(table: Mapping[str, Any], number: int, folder: Path) -> ListenerCo
         )
     for key in table:
         if key not in _KEYS:
-            raise _fault(name, _shown(key), f"is not known; there are {', '.join(_KEYS)}")
+            raise _fault(name, _shown(key), f"is not known; known are {', '.join(_KEYS)}")
     for key in _REQUIRED:
         if key not in table:
-            raise _fault(name, key, "is missing; say it")
+            raise _fault(name, key, "is missing; set it")
     port, protocol = _port(table, name), _protocol(table, name)
     if not protocol.has_tls:
         for key in _OF_TLS:
             if key in table:
                 with_tls = ListenerProtocol.SASL_SSL if protocol.has_sasl else ListenerProtocol.SSL
-                raise _fault(name, key, f'is of TLS, and the protocol is {protocol}; make it protocol = "{with_tls}"')
+                raise _fault(name, key, f'needs TLS, but the protocol is {protocol}; set protocol = "{with_tls}"')
     if not protocol.has_sasl:
         for key in _OF_SASL:
             if key in table:
                 with_sasl = ListenerProtocol.SASL_SSL if protocol.has_tls else ListenerProtocol.SASL_PLAINTEXT
-                raise _fault(name, key, f'is of SASL, and the protocol is {protocol}; make it protocol = "{with_sasl}"')
+                raise _fault(name, key, f'needs SASL, but the protocol is {protocol}; set protocol = "{with_sasl}"')
     elif "principal_mapping_rules" in table:
-        raise _fault(name, "principal_mapping_rules", f"is there, and with {protocol} SASL says who a client is")
+        raise _fault(name, "principal_mapping_rules", f"is set, but with {protocol} SASL determines who a client is")
     return ListenerConfig(
         name,
         port,
@@ -165,16 +165,21 @@ def _port(table: Mapping[str, Any], name: str) -> int:
     """The port; 0 for the main listener."""
     main = table.get("main", False)
     if not isinstance(main, bool):
-        raise _fault(name, "main", f"is {_shown(main)}; it is true or false")
+        raise _fault(name, "main", f"is {_shown(main)}; it must be true or false")
     if main:
         if "port" in table:
-            raise _fault(name, "port", "is there, and main = true: its port is that of --port; leave one of both out")
+            raise _fault(
+                name,
+                "port",
+                "is set together with main = true: the main listener's port is that of --port; leave one of the two "
+                "out",
+            )
         return 0
     if "port" not in table:
-        raise _fault(name, "port", "is missing; say it")
+        raise _fault(name, "port", "is missing; set it")
     port = table["port"]
     if type(port) is not int or port not in _PORTS:
-        raise _fault(name, "port", f"is {_shown(port)}; it is a number from {_PORTS[0]} to {_PORTS[-1]}")
+        raise _fault(name, "port", f"is {_shown(port)}; it must be a number from {_PORTS[0]} to {_PORTS[-1]}")
     return port
 
 
@@ -184,7 +189,7 @@ def _protocol(table: Mapping[str, Any], name: str) -> ListenerProtocol:
         return ListenerProtocol(value)
     except ValueError:
         known = ", ".join(ListenerProtocol)
-        raise _fault(name, "protocol", f"is {_shown(value)}; there are {known}") from None
+        raise _fault(name, "protocol", f"is {_shown(value)}; it must be one of {known}") from None
 
 
 def _sasl(table: Mapping[str, Any], name: str, folder: Path) -> SaslConfig:
@@ -200,13 +205,13 @@ def _tls(table: Mapping[str, Any], name: str, folder: Path) -> TlsFiles:
             raise _fault(name, key, f"is missing; a listener with protocol {table['protocol']} needs {what}")
     auth = _text(table, name, "client_auth") if "client_auth" in table else ClientAuth.NONE
     if auth not in tuple(ClientAuth):
-        raise _fault(name, "client_auth", f"is {_shown(auth)}; there are {', '.join(ClientAuth)}")
+        raise _fault(name, "client_auth", f"is {_shown(auth)}; it must be one of {', '.join(ClientAuth)}")
     wanted = ClientAuth(auth)
     if wanted is ClientAuth.NONE:
         for key in _OF_CLIENTS:
             if key in table:
                 raise _fault(
-                    name, key, 'is there, but no client is asked for a certificate; say client_auth = "required"'
+                    name, key, 'is set, but no client is asked for a certificate; set client_auth = "required"'
                 )
     elif "client_ca" not in table:
         raise _fault(name, "client_ca", f"is missing; with client_auth {wanted} it is the file of clients' authorities")
@@ -214,7 +219,7 @@ def _tls(table: Mapping[str, Any], name: str, folder: Path) -> TlsFiles:
     def path(key: str) -> Path:
         name_of_file = _text(table, name, key)
         if not name_of_file or "\0" in name_of_file:
-            raise _fault(name, key, f"is {_shown(name_of_file)}, which is no file's name")
+            raise _fault(name, key, f"is {_shown(name_of_file)}, which is not a file name")
         return folder / name_of_file
 
     client_ca = path("client_ca") if "client_ca" in table else None
@@ -236,7 +241,7 @@ _DEFAULT: Final = principal_mapping.parse(principal_mapping.DEFAULT)
 def _text(table: Mapping[str, Any], name: str, key: str) -> str:
     value = table[key]
     if not isinstance(value, str):
-        raise _fault(name, key, f'is {_shown(value)}; it is text, in "quotes"')
+        raise _fault(name, key, f'is {_shown(value)}; it must be text in "quotes"')
     return value
 
 

@@ -68,12 +68,13 @@ def parse_sasl(table: Mapping[str, Any], folder: Path) -> SaslConfig:
     if not allowed:
         raise SaslFault(
             "max_reauth_ms",
-            f"is {shown(max_reauth_ms)}; it is 0, or a number of milliseconds from {MIN_REAUTH_MS} to {MAX_REAUTH_MS}",
+            f"is {shown(max_reauth_ms)}; it must be 0, or a number of milliseconds from {MIN_REAUTH_MS} to "
+            f"{MAX_REAUTH_MS}",
         )
     oauth = table.get("oauth")
     if OAUTHBEARER not in mechanisms:
         if oauth is not None:
-            raise SaslFault("oauth", "is there, and OAUTHBEARER is none of the mechanisms; add it, or leave oauth out")
+            raise SaslFault("oauth", "is set, but OAUTHBEARER is not among the mechanisms; add it, or leave oauth out")
         return SaslConfig(mechanisms, max_reauth_ms)
     if not isinstance(oauth, dict):
         raise SaslFault("oauth", f"is missing; OAUTHBEARER needs [listener.oauth] with {', '.join(_OAUTH_REQUIRED)}")
@@ -83,25 +84,27 @@ def parse_sasl(table: Mapping[str, Any], folder: Path) -> SaslConfig:
 
 def _mechanisms(table: Mapping[str, Any]) -> tuple[str, ...]:
     if "mechanisms" not in table:
-        raise SaslFault("mechanisms", f"is missing; a listener with SASL says a list of {', '.join(MECHANISMS)}")
+        raise SaslFault(
+            "mechanisms", f"is missing; a listener with SASL needs a list of one or more of {', '.join(MECHANISMS)}"
+        )
     names = _list(table, "mechanisms", path="mechanisms")
     if not names:
-        raise SaslFault("mechanisms", f"is empty: nobody could authenticate; there are {', '.join(MECHANISMS)}")
+        raise SaslFault("mechanisms", f"is empty: nobody could authenticate; choose from {', '.join(MECHANISMS)}")
     for name in names:
         if name not in MECHANISMS:
-            raise SaslFault("mechanisms", f"has {shown(name)}; there are {', '.join(MECHANISMS)}")
+            raise SaslFault("mechanisms", f"contains {shown(name)}; known are {', '.join(MECHANISMS)}")
     if len(set(names)) < len(names):
-        raise SaslFault("mechanisms", "has one twice")
+        raise SaslFault("mechanisms", "names one twice")
     return tuple(names)
 
 
 def _oauth(table: Mapping[str, Any]) -> OAuthSettings:
     for key in table:
         if key not in _OAUTH_KEYS:
-            raise SaslFault(f"oauth.{shown(key)}", f"is not known; there are {', '.join(_OAUTH_KEYS)}")
+            raise SaslFault(f"oauth.{shown(key)}", f"is not known; known are {', '.join(_OAUTH_KEYS)}")
     for key in _OAUTH_REQUIRED:
         if key not in table:
-            raise SaslFault(f"oauth.{key}", "is missing; without it tokens of anybody would count")
+            raise SaslFault(f"oauth.{key}", "is missing; without it, anybody's tokens would be accepted")
     settings: dict[str, Any] = {key: table[key] for key in _OAUTH_TEXTS if key != "jwks_ca" and _text(table, key)}
     for key, name in _OAUTH_LISTS.items():
         if key in table:
@@ -109,7 +112,7 @@ def _oauth(table: Mapping[str, Any]) -> OAuthSettings:
     if "clock_skew_s" in table:
         skew_s = table["clock_skew_s"]
         if type(skew_s) not in (int, float):
-            raise SaslFault("oauth.clock_skew_s", f"is {shown(skew_s)}; it is a number of seconds")
+            raise SaslFault("oauth.clock_skew_s", f"is {shown(skew_s)}; it must be a number of seconds")
         settings["clock_skew_s"] = float(skew_s)
     try:
         return OAuthSettings(**settings)
@@ -122,7 +125,7 @@ def _text(table: Mapping[str, Any], key: str) -> bool:
     if key not in table:
         return False
     if not isinstance(table[key], str) or not table[key] or "\0" in table[key]:
-        raise SaslFault(f"oauth.{key}", f'is {shown(table[key])}; it is text, in "quotes"')
+        raise SaslFault(f"oauth.{key}", f'is {shown(table[key])}; it must be text in "quotes"')
     return True
 
 
@@ -131,7 +134,7 @@ def _list(table: Mapping[str, Any], key: str, *, path: str) -> list[str]:
     value = table[key]
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-        raise SaslFault(path, f'is {shown(value)}; it is a list, as ["a", "b"]')
+        raise SaslFault(path, f'is {shown(value)}; it must be a list, such as ["a", "b"]')
     return texts
 
 

@@ -108,7 +108,7 @@ def reason_of(error: BaseException | None) -> str:
         case ssl.SSLCertVerificationError():
             return f"the other node's certificate is refused: {error.verify_message}"
         case ssl.SSLEOFError() | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
-            return "the other node ended the TLS handshake; it may speak no TLS"
+            return "the other node ended the TLS handshake; it may not use TLS"
         case ssl.SSLError():
             reason = str(getattr(error, "reason", None) or "")  # event loops raise some without a reason
             return _REASONS.get(reason, f"TLS failed: {reason or error}")
@@ -123,9 +123,9 @@ _REASONS: Final = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other node refuses this node's certificate: it has expired",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the other node refuses this node's certificate: it is for another purpose",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other node asks for a certificate",
-    "TLSV1_ALERT_PROTOCOL_VERSION": "the other node speaks no TLS 1.3",
-    "UNSUPPORTED_PROTOCOL": "the other node speaks no TLS 1.3",
-    "WRONG_VERSION_NUMBER": "the other node speaks no TLS",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "the other node does not use TLS 1.3",
+    "UNSUPPORTED_PROTOCOL": "the other node does not use TLS 1.3",
+    "WRONG_VERSION_NUMBER": "the other node does not use TLS",
 }
 """Reasons in plain words, by OpenSSL's."""
 

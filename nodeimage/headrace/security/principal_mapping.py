@@ -223,7 +223,9 @@ def _checked(name: str, subject: str) -> str:
     try:
         check_user_name(name)
     except NameRefused as refused:
-        raise PrincipalRefused(f"the subject {_shown(subject)} of the certificate makes nobody: {refused}") from None
+        raise PrincipalRefused(
+            f"the subject {_shown(subject)} of the certificate does not give a valid user: {refused}"
+        ) from None
     return name
 
 

@@ -92,7 +92,7 @@ def name_fault(name: str) -> str:
         return f"has the unprintable character U+{ord(found[0]):04X}"
     if name != name.strip():
         return "begins or ends with a blank"
-    return "means everybody in Kafka's ACLs, so it is nobody's name" if name == _WILDCARD else ""
+    return "means everybody in Kafka's ACLs, so no user can have this name" if name == _WILDCARD else ""
 
 
 def check_name(name: str, *, kind: str = "user") -> None:

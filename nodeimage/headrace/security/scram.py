@@ -53,9 +53,11 @@ class ScramClient:
         except (KeyError, ValueError) as error:
             raise ScramFailed("the server's first message is not SCRAM's") from error
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise ScramFailed("the server's nonce is not made of ours")
+            raise ScramFailed("the server's nonce does not begin with the client's")
         if not MIN_ITERATIONS <= rounds <= MAX_ITERATIONS:
-            raise ScramFailed(f"the server wants {rounds} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are taken")
+            raise ScramFailed(
+                f"the server wants {rounds} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted"
+            )
         without_proof = f"c={NO_CHANNEL_BINDING},r={nonce}"
         messages = b",".join((self._bare.encode(), server_first, without_proof.encode()))
         salted = salted_password(self._hash, self._password, salt, rounds)

@@ -186,5 +186,5 @@ def _read(files: TlsFiles) -> dict[Path, bytes]:
         except OSError as error:
             raise TlsRefused(f"{path} cannot be read: {error.strerror}") from None
         if len(content[path]) > MAX_BYTES:
-            raise TlsRefused(f"{path} has more than {MAX_BYTES} bytes: it is no PEM of a listener")
+            raise TlsRefused(f"{path} has more than {MAX_BYTES} bytes: it is not a PEM file of a listener")
     return content

@@ -112,7 +112,7 @@ def is_summed(connection: sqlite3.Connection) -> bool:
         "SELECT count(*) FROM pragma_table_info('counters', 'main') WHERE name = 'totals'"
     ).fetchone()
     if bool(told) != (format >= SUMMED_FORMAT):
-        raise TablesDamaged(f"the file says that its format is {format}, and its schema is another's")
+        raise TablesDamaged(f"the file says that its format is {format}, but its schema is that of another format")
     return bool(told)
 
 
@@ -121,7 +121,7 @@ def prepare(connection: sqlite3.Connection) -> bool:
     if not is_summed(connection):
         return False
     if shape_of(connection) != SHAPE:
-        raise TablesDamaged("the schema's tables are not those that were made")
+        raise TablesDamaged("the schema's tables are not those that were created")
     _, unfilled = totals_in(connection)
     for table, columns in COLUMNS.items():
         connection.create_function(f"{table}_ok", len(columns) + 1, _checking(table, passes_none=table in unfilled))

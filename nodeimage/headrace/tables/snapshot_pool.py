@@ -209,7 +209,7 @@ class SnapshotPool:
                 await self._write_on_demand()
                 found = await self._loop.run_in_executor(self._executor, self._open_newest)
             if found is None or found[0] < least:
-                raise HeadraceError(f"there is no whole snapshot of the catalog at {least} or behind; ask again")
+                raise HeadraceError(f"there is no intact snapshot of the catalog at {least} or later; ask again")
             position, whole, file = found
             shared = SharedSnapshot(
                 position=position, size=whole.size, crc=whole.crc, file=file, let_go=self._release, drop=self._drop

@@ -75,7 +75,7 @@ def open_newest(folder: Path, schema: Schema, *, sums: bool = True) -> Tables:
         if ".tmp" in torn.name:  # SQLite's journals too
             torn.unlink(missing_ok=True)
     suspect = (folder / _SUSPECT).exists()
-    reason = "damage was met before the last stop" if suspect else ""
+    reason = "damage was found before the last stop" if suspect else ""
     if not suspect and live_file(folder).exists():
         connection = None
         try:

@@ -26,7 +26,7 @@ _DAMAGE_TEXTS: Final = (
 """Beginnings of the messages of errors that correct statements raise because of damaged rows or a damaged schema."""
 
 
-NO_TEXT: Final = "the schema holds what is no text"
+NO_TEXT: Final = "the schema contains invalid text"
 """The message for a schema with invalid text: the sqlite3 module then cannot decode SQLite's own message, and raises
 UnicodeDecodeError."""
 

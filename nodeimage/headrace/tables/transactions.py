@@ -72,7 +72,7 @@ def _apply_one(connection: Tables, command: Command, schema: Schema) -> Decided:
     except UnicodeDecodeError as error:
         if not connection.tolerates:
             raise TablesDamaged(NO_TEXT) from error
-        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {NO_TEXT}")
+        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"the catalog's data on this is damaged: {NO_TEXT}")
     except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, ValueError, TypeError) as error:
         if isinstance(error, TypeError) and not connection.tolerates:
             _raise_damage(connection)
@@ -83,7 +83,7 @@ def _apply_one(connection: Tables, command: Command, schema: Schema) -> Decided:
     except sqlite3.DatabaseError as error:
         if not connection.tolerates or not is_damage(error):
             raise
-        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {error}")
+        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"the catalog's data on this is damaged: {error}")
     else:
         connection.execute("RELEASE command")
         return outcome

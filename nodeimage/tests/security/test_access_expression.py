@@ -184,14 +184,14 @@ def test_names_that_nobody_can_have_make_no_expression() -> None:
         ("", "alice", "refused: the expression is empty, which lets nobody in"),
         ("u:alice | g:ops", "alice", "allowed by u:alice: this is the user"),
         ("u:alice | g:ops", "olga", "allowed by g:ops: u:olga is a member of this group"),
-        ("u:alice | g:x", "olga", "refused by u:alice | g:x: none of the 2 parts holds of u:olga"),
+        ("u:alice | g:x", "olga", "refused by u:alice | g:x: none of the 2 parts holds for u:olga"),
         ("u:alice", "olga", "refused by u:alice: the user is u:olga"),
         ("g:x & u:olga", "olga", "refused by g:x: u:olga is no member of this group"),
-        ("g:ops & !u:bob", "bob", "refused by u:bob, which stands behind a !: this is the user"),
-        ("g:ops & !u:bob", "olga", "allowed by g:ops & !u:bob: all 2 parts hold of u:olga"),
-        ("!(u:a | u:b)", "olga", "allowed by u:a | u:b, which stands behind a !: none of the 2 parts holds of u:olga"),
-        ("u:a | p", "olga", "allowed by p: it is everybody"),
-        ("!p", "olga", "refused by p, which stands behind a !: it is everybody"),
+        ("g:ops & !u:bob", "bob", "refused by u:bob, which is negated by a !: this is the user"),
+        ("g:ops & !u:bob", "olga", "allowed by g:ops & !u:bob: all 2 parts hold for u:olga"),
+        ("!(u:a | u:b)", "olga", "allowed by u:a | u:b, which is negated by a !: none of the 2 parts holds for u:olga"),
+        ("u:a | p", "olga", "allowed by p: p means everybody"),
+        ("!p", "olga", "refused by p, which is negated by a !: p means everybody"),
     ],
 )
 def test_an_explanation_names_the_part_that_decides(text: str, user: str, explanation: str) -> None:
@@ -232,7 +232,7 @@ def test_the_deepest_expression_is_evaluated_explained_and_written() -> None:
     expression = parse(text)
     assert parse(str(expression)) == expression
     assert expression.allows("x", NONE)
-    assert expression.explain("x", NONE) == "allowed by u:a, which stands behind a !: the user is u:x"
+    assert expression.explain("x", NONE) == "allowed by u:a, which is negated by a !: the user is u:x"
 
 
 def test_an_expression_cannot_be_changed() -> None:

@@ -104,7 +104,7 @@ def test_an_authority_is_made_again_of_its_pair(authority: Authority) -> None:
         Authority.of(leaf)
     with pytest.raises(CertificateRefused, match="does not belong"):
         Authority.of(KeyPair(authority.certificate, leaf.key))
-    with pytest.raises(CertificateRefused, match="no PEM"):
+    with pytest.raises(CertificateRefused, match="not PEM"):
         Authority.of(KeyPair("x", "y"))
 
 
@@ -112,7 +112,7 @@ def test_a_certificate_ends_with_its_authority(authority: Authority) -> None:
     leaf = authority.issue("alice", days=365, now=NOW)
     assert not_after(leaf.certificate) <= authority.not_after
     assert not_after(authority.issue("bob", days=7, now=NOW).certificate) == pytest.approx(NOW + 7 * DAY_S, abs=1)
-    with pytest.raises(CertificateRefused, match="no PEM"):
+    with pytest.raises(CertificateRefused, match="not PEM"):
         not_after("nothing")
 
 

@@ -62,13 +62,13 @@ def test_user_and_password_are_read_from_javas_login_line(jaas: str) -> None:
     ("properties", "why"),
     [
         ({"security.protocol": "TLS"}, "security.protocol is one of"),
-        ({"sasl.user": "alice"}, "sasl.user is no property"),
-        ({"sasl.username": "alice"}, "sasl.username cannot count with security.protocol PLAINTEXT"),
+        ({"sasl.user": "alice"}, "sasl.user is not a security property"),
+        ({"sasl.username": "alice"}, "sasl.username cannot be used with security.protocol PLAINTEXT"),
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is one of"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is one of"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "PLAIN needs sasl.username"),
-        ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism cannot count"),
-        ({"ssl.ca.pem": "x"}, "ssl.ca.pem, ssl.truststore.certificates cannot count"),
+        ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism cannot be used with"),
+        ({"ssl.ca.pem": "x"}, "ssl.ca.pem, ssl.truststore.certificates cannot be used with"),
         ({"security.protocol": "SSL", "ssl.ca.pem": "a", "ssl.ca.location": "b"}, "give one of them"),
         ({"security.protocol": "SSL", "ssl.ca.pem": "a", "ssl.truststore.certificates": "b"}, "given twice"),
         ({"security.protocol": "SSL", "ssl.certificate.pem": "a"}, "needs ssl.key.pem"),
@@ -140,10 +140,10 @@ def test_a_store_of_javas_is_refused_with_how_to_convert_it(tmp_path: Path, head
     store = tmp_path / "store"
     store.write_bytes(head + bytes(100))
     trust = security_of({"security.protocol": "SSL", "ssl.truststore.location": str(store)})
-    with pytest.raises(KafkaError, match=f"is no PEM but a store of Java's: `keytool -list -rfc -keystore {store}"):
+    with pytest.raises(KafkaError, match=f"is not PEM but a Java key store: `keytool -list -rfc -keystore {store}"):
         trust.context()
     own = security_of({"security.protocol": "SSL", "ssl.keystore.location": str(store)})
-    with pytest.raises(KafkaError, match=f"is no PEM but .* -srckeystore {store} .* and `openssl pkcs12"):
+    with pytest.raises(KafkaError, match=f"is not PEM but .* -srckeystore {store} .* and `openssl pkcs12"):
         own.context()
 
 

@@ -44,7 +44,7 @@ def test_what_is_no_plain_or_of_users_is_neither_shown_nor_edited(text: str) -> 
     assert lines(rules) == []
     changes, errors = grant(rules, Grant(TOPIC, "bob", AclOperation.WRITE))
     assert changes == {}
-    assert errors[0].startswith(f"`produce` of topic /s:t is `{text}`, which is no plain OR of users")
+    assert errors[0].startswith(f"`produce` of topic /s:t is `{text}`, which is not a plain OR of users")
     assert "`headrace access set`" in errors[0]
     inherits = rules_of((STREAM, PRODUCE, text))
     _, errors = grant(inherits, Grant(TOPIC, "bob", AclOperation.WRITE))
@@ -238,9 +238,9 @@ def test_the_last_administrator_and_what_stands_on_the_cluster_stay() -> None:
     edit, errors = revoked(rules, all_of(rules))
     assert edit.changes == {}
     assert {acl.resource: str(error).partition(":")[0] for acl, error in errors.items()} == {
-        Resource.TOPIC: "what the cluster says of all topics holds for groups and transactional ids too, which is more "
-        "than this",
-        Resource.GROUP: "it stands on the cluster",
+        Resource.TOPIC: "expressions for all topics are set on the cluster, and cover groups and transactional ids "
+        "too, which is more than this",
+        Resource.GROUP: "it comes from an expression on the cluster",
         Resource.CLUSTER: "somebody has to administer the cluster",
     }
 

@@ -61,61 +61,64 @@ def test_a_default_stream_is_said_or_not() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (SSL + "default_stream = 3", "listener secure: default_stream is 3; it is text"),
-        ("listener", "it is no TOML"),
-        ("", "it holds no listener"),
-        ("listener = 3", "it holds no listener"),
-        ("listener = [3]", "it holds no listener"),
-        ("[listener]\nname = 'a'", "it holds no listener"),
+        (SSL + "default_stream = 3", "listener secure: default_stream is 3; it must be text"),
+        ("listener", "it is not TOML"),
+        ("", "it contains no listener"),
+        ("listener = 3", "it contains no listener"),
+        ("listener = [3]", "it contains no listener"),
+        ("[listener]\nname = 'a'", "it contains no listener"),
         ("[[listeners]]", "'listeners' is not known"),
         ("[[listener]]\nport = 1", "listener 1 of the file: name is missing"),
         ('[[listener]]\nname = "a=b"', "listener 1 of the file: name is 'a=b'"),
         ('[[listener]]\nname = ""', "listener 1 of the file: name is ''"),
-        (SSL + "colour = 1", "listener secure: 'colour' is not known; there are name, port,"),
+        (SSL + "colour = 1", "listener secure: 'colour' is not known; known are name, port,"),
         (SSL.replace('protocol = "SSL"', ""), "listener secure: protocol is missing"),
         (SSL.replace("port = 9093", ""), "listener secure: port is missing"),
-        (SSL.replace("9093", "0"), "listener secure: port is 0; it is a number from 1 to 65535"),
+        (SSL.replace("9093", "0"), "listener secure: port is 0; it must be a number from 1 to 65535"),
         (SSL.replace("9093", "65536"), "listener secure: port is 65536"),
         (SSL.replace("9093", "true"), "listener secure: port is True"),
         (SSL.replace("9093", '"9093"'), "listener secure: port is '9093'"),
         (
             SSL.replace('"SSL"', '"ssl"'),
-            "listener secure: protocol is 'ssl'; there are PLAINTEXT, SSL, SASL_PLAIN",
+            "listener secure: protocol is 'ssl'; it must be one of PLAINTEXT, SSL, SASL_PLAIN",
         ),
-        (SSL.replace('"SSL"', "1"), "listener secure: protocol is 1; it is text"),
+        (SSL.replace('"SSL"', "1"), "listener secure: protocol is 1; it must be text"),
         (
             SSL.replace('"SSL"', '"SASL_SSL"'),
-            "listener secure: mechanisms is missing; a listener with SASL says",
+            "listener secure: mechanisms is missing; a listener with SASL needs",
         ),
-        (SASL.replace('"SASL_SSL"', '"SASL_PLAINTEXT"'), "certificate is of TLS, and the protocol is SASL_PLAINTEXT"),
+        (SASL.replace('"SASL_SSL"', '"SASL_PLAINTEXT"'), "certificate needs TLS, but the protocol is SASL_PLAINTEXT"),
         (
             SASL.replace('"SASL_SSL"', '"SSL"'),
-            'is of SASL, and the protocol is SSL; make it protocol = "SASL_SSL"',
+            'needs SASL, but the protocol is SSL; set protocol = "SASL_SSL"',
         ),
-        (SASL + 'principal_mapping_rules = "DEFAULT"', "is there, and with SASL_SSL SASL says who a client is"),
+        (SASL + 'principal_mapping_rules = "DEFAULT"', "is set, but with SASL_SSL SASL determines who a client is"),
         (SASL + 'mechanism = "PLAIN"', "'mechanism' is not known"),
-        (SSL.replace("port = 9093", "main = 1"), "listener secure: main is 1; it is true or false"),
-        (SSL + "main = true", "listener secure: port is there, and main = true: its port is that of --port"),
+        (SSL.replace("port = 9093", "main = 1"), "listener secure: main is 1; it must be true or false"),
+        (
+            SSL + "main = true",
+            "listener secure: port is set together with main = true: the main listener's port is that of --port",
+        ),
         (SSL.replace("port = 9093", "main = false"), "listener secure: port is missing"),
         (
             SSL.replace("port = 9093", "main = true") + SASL.replace("port = 9094", "main = true"),
-            "listener sasl: main is said, and listener secure is main already; there is one",
+            "listener sasl: main is set, but listener secure is main already; only one can be",
         ),
-        (SSL.replace('"SSL"', '"PLAINTEXT"'), "listener secure: certificate is of TLS, and the protocol is PLAINTEXT"),
+        (SSL.replace('"SSL"', '"PLAINTEXT"'), "listener secure: certificate needs TLS, but the protocol is PLAINTEXT"),
         (SSL.replace('certificate = "tls.crt"', ""), "listener secure: certificate is missing"),
         (SSL.replace('key = "/keys/tls.key"', ""), "listener secure: key is missing"),
-        (SSL.replace('"tls.crt"', '""'), "listener secure: certificate is '', which is no file's name"),
-        (SSL.replace('"tls.crt"', '"a\\u0000b"'), "which is no file's name"),
-        (SSL.replace('"tls.crt"', "1"), "listener secure: certificate is 1; it is text"),
-        (SSL + 'client_auth = "want"', "client_auth is 'want'; there are none, requested, required"),
+        (SSL.replace('"tls.crt"', '""'), "listener secure: certificate is '', which is not a file name"),
+        (SSL.replace('"tls.crt"', '"a\\u0000b"'), "which is not a file name"),
+        (SSL.replace('"tls.crt"', "1"), "listener secure: certificate is 1; it must be text"),
+        (SSL + 'client_auth = "want"', "client_auth is 'want'; it must be one of none, requested, required"),
         (SSL + 'client_auth = "required"', "listener secure: client_ca is missing; with client_auth required"),
-        (SSL + 'client_ca = "ca"', "listener secure: client_ca is there, but no client is asked"),
-        (SSL + 'principal_mapping_rules = "DEFAULT"', "principal_mapping_rules is there, but no client is asked"),
+        (SSL + 'client_ca = "ca"', "listener secure: client_ca is set, but no client is asked"),
+        (SSL + 'principal_mapping_rules = "DEFAULT"', "principal_mapping_rules is set, but no client is asked"),
         (
             SSL + 'client_ca = "ca"\nclient_auth = "required"\nprincipal_mapping_rules = "RULE:a"',
             "listener secure: principal_mapping_rules: ssl.principal.mapping.rules: at character",
         ),
-        (SSL + SSL, "listener secure: there is another of this name"),
+        (SSL + SSL, "listener secure: another listener has this name"),
         (SSL + SSL.replace("secure", "other"), "listener other: port 9093 is that of listener secure too"),
     ],
 )
@@ -124,7 +127,7 @@ def test_what_is_refused_says_where_and_what_to_do(text: str, says: str) -> None
 
 
 def test_a_name_that_another_listener_of_the_node_has_is_refused() -> None:
-    assert "listener secure: there is another of this name" in refusal(SSL, "external", "secure")
+    assert "listener secure: another listener has this name" in refusal(SSL, "external", "secure")
     assert len(read(SSL, "external")) == 1
 
 

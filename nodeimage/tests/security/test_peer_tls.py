@@ -145,7 +145,7 @@ def test_a_certificate_that_is_valid_later_is_used_then(tmp_path: Path) -> None:
     ("error", "said"),
     [
         (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), "TLS failed"),
-        (ConnectionResetError(), "it may speak no TLS"),
+        (ConnectionResetError(), "it may not use TLS"),
         (HeadraceError("x"), ""),
         (None, ""),
     ],

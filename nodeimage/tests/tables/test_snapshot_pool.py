@@ -265,5 +265,5 @@ async def test_who_has_no_descriptor_left_has_no_damage(held: Held, monkeypatch:
         with pytest.raises(sqlite3.OperationalError):
             await held.newest()
     assert held.files() == before
-    with pytest.raises(HeadraceError, match="no whole snapshot"):
+    with pytest.raises(HeadraceError, match="no intact snapshot"):
         await held.newest(least=held.log.end + 1)

@@ -30,7 +30,7 @@ class ChainQueries:
         found: dict[int, list[PartitionletRow]] = {}
         for row in select_open(self._connection, topics):
             if row.state != OPEN:
-                raise TablesDamaged(f"partitionlets: those of topic {row.topic} are not in their places")
+                raise TablesDamaged(f"partitionlets: those of topic {row.topic} are missing or in the wrong place")
             found.setdefault(row.topic, []).append(row)
         if self._proofs.checks:
             rows = self._connection.execute(
@@ -55,7 +55,7 @@ class ChainQueries:
         )
         found = list(map(partitionlet_row, rows))
         if any(row.topic != topic or partition not in (None, row.partition) for row in found):
-            raise TablesDamaged(f"partitionlets: rows among those of topic {topic} are not in their places")
+            raise TablesDamaged(f"partitionlets: rows among those of topic {topic} are missing or in the wrong place")
         if self._proofs.checks and partition is None:
             places = [(topic, row.state, row.partition, row.id) for row in found]
             self._proofs.absence.prove_start("partitionlets", _CHAINS[:1], (topic,))
@@ -146,7 +146,7 @@ class ChainQueries:
             if any((row.container, row.state) != place for row in found) or any(
                 row.id >= following.id for row, following in itertools.pairwise(found)
             ):
-                raise TablesDamaged(f"partitionlets: those of container {container} are not in their places")
+                raise TablesDamaged(f"partitionlets: those of container {container} are missing or in the wrong place")
             if self._proofs.checks and (len(found) < wanted or (after and found[0].id != after)):
                 self._prove_in_container(place, after, [row.id for row in found], is_last=len(found) < wanted)
             kept += [
@@ -170,14 +170,14 @@ class ChainQueries:
         at: tuple[int, ...] = ()
         for row in rows:
             if None in row or row <= at:
-                raise TablesDamaged(f"partitionlets: the row {row} is not in its place")
+                raise TablesDamaged(f"partitionlets: the row {row} is in the wrong place")
             if row[:2] > place:
                 break
             at = row
             if row[:2] == place and row[2] >= after:
                 there.append(row[2])
         if there[: None if is_last else len(found)] != found:
-            raise TablesDamaged(f"partitionlets: those of container {place[0]} are not in their places")
+            raise TablesDamaged(f"partitionlets: those of container {place[0]} are missing or in the wrong place")
 
     def containers(self) -> set[ContainerId]:
         """The containers that have partitionlets; takes one look-up per container."""
@@ -220,7 +220,7 @@ class ChainQueries:
                 first, last = (topic, min(parts)), (topic, max(parts))
                 there = self._proofs.absence.read_around("log_starts", ("topic", "partition"), first, last)
                 if not parts.isdisjoint(partition for _, partition in there):
-                    raise TablesDamaged(f"log_starts: those of topic {topic} are not in their places")
+                    raise TablesDamaged(f"log_starts: those of topic {topic} are missing or in the wrong place")
         return owners
 
     def _prove_dead(self, partitionlet: PartitionletId) -> None:

@@ -38,12 +38,12 @@ class Proofs:
     ) -> None:
         """Prove that there are `count` rows from `first` to `last`."""
         if len(self.absence.read_around(table, key, first, last, id_column=id_column)) != count:
-            raise TablesDamaged(f"{table}: rows from {first} to {last} are not in their places")
+            raise TablesDamaged(f"{table}: rows from {first} to {last} are missing or in the wrong place")
 
     def none_left(self, table: str, rows: Collection[object]) -> None:
         """Prove that there are no rows after the last one that was found; `rows` are the ones that were read there."""
         if rows:
-            raise TablesDamaged(f"{table}: rows behind the last one are not in their places")
+            raise TablesDamaged(f"{table}: rows after the last one are missing or in the wrong place")
 
     def of_topics(self, table: str, topics: Iterable[int]) -> None:
         """Prove that look-ups find all rows of these topics."""
@@ -69,7 +69,7 @@ class Proofs:
     def stream_gone(self, streams: Iterable[int]) -> None:
         """Prove that at least one of these streams does not exist."""
         if all(self.stream(StreamNumber(number)) for number in streams):
-            raise TablesDamaged("streams: rows are not in their places")
+            raise TablesDamaged("streams: rows are missing or in the wrong place")
 
     def topics_gone(self, key: str, topics: Iterable[int | bytes]) -> None:
         """Prove that each of the topics with these values of the column `key`, which a query did not find, was deleted,

@@ -71,7 +71,7 @@ class StreamQueries:
             )
             if {topic for _, topic in there} != overrides[number].keys():
                 raise TablesDamaged(
-                    f"topics: those of stream {number} with their own retention are not in their places"
+                    f"topics: those of stream {number} with their own retention are missing or in the wrong place"
                 )
         return {
             number: StreamRetention(Retention(row.policy.ttl_ms, row.policy.retention_bytes), overrides[number])

@@ -57,7 +57,7 @@ def checked_jwks_url(url: str) -> SplitResult:
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))):
         raise _wrong(f"{name} is https://..., or http:// to the loopback address")
     if "@" in parts.netloc or parts.fragment:
-        raise _wrong(f"{name} has no user, password or fragment")
+        raise _wrong(f"{name} must not contain a user, a password or a fragment")
     return parts
 
 

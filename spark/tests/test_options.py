@@ -198,7 +198,7 @@ def test_what_is_wrong_with_security_is_told_without_its_secrets() -> None:
     for name, value, why in (
         ("kafka.sasl.mechanism", "GSSAPI", "sasl.mechanism is one of"),
         ("kafka.ssl.truststore.type", "JKS", "keytool -list -rfc"),
-        ("kafka.sasl.login.class", "s3cret", "sasl.login.class is no property"),
+        ("kafka.sasl.login.class", "s3cret", "sasl.login.class is not a security property"),
         ("propertiesFile", "/f", "exclude each other"),
     ):
         with pytest.raises(BadOption, match=why) as refused:

@@ -174,8 +174,8 @@ class Acceptor:
         except (OSError, ValueError) as error:  # the client reset it, or there is no memory for it
             place.leave()
             accepted.close()
-            log.debug("a connection was not taken", reason=str(error))
+            log.debug("a connection was not accepted", reason=str(error))
         except Exception:
             place.leave()
             accepted.close()
-            log.exception("a connection could not be made")
+            log.exception("a connection could not be set up")

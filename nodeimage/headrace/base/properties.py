@@ -51,7 +51,9 @@ def property_line(name: str, value: str) -> str:
     line cannot hold.
     """
     if not value.isprintable() or "\\" in value or value != value.strip():
-        raise HeadraceError(f"{name} cannot stand in a file for all clients: it is a line, without a backslash")
+        raise HeadraceError(
+            f"{name} cannot be written to a file that every client can read: it must be one line without a backslash"
+        )
     return f"{name}={''.join(each if each.isascii() else _escaped(each) for each in value)}\n"
 
 

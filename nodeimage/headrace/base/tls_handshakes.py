@@ -50,13 +50,13 @@ _RECORD: Final = 0x16
 """The first byte of a TLS handshake. A Kafka request starts with its length, which would exceed the limit with this
 first byte."""
 
-PLAIN_CLIENT: Final = "the client speaks no TLS"
+PLAIN_CLIENT: Final = "the client does not use TLS"
 OTHERS_WAIT: Final = "it took too long, and others waited"
 LEFT: Final = "the client left; it may not trust the certificate, or not speak TLS 1.2 or 1.3"
 TOO_LONG: Final = f"it took longer than {HANDSHAKE_S:.0f} s"
 _UNTRUSTED: Final = "the client does not trust the certificate of this listener"
 _REASONS: Final = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client shows no certificate, and has to",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client presents no certificate, but must",
     "TLSV1_ALERT_UNKNOWN_CA": _UNTRUSTED,
     "SSLV3_ALERT_BAD_CERTIFICATE": _UNTRUSTED,
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _UNTRUSTED,

@@ -156,7 +156,7 @@ class AclApis:
         for path in streams:
             stream = found.get(path)
             if stream is None:
-                stream = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}: make it first")
+                stream = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}: create it first")
             if isinstance(stream, KafkaError):
                 missing[Object(Kind.STREAM, path)] = stream
         return missing, ids
@@ -231,8 +231,8 @@ def _grant(asked: Any, default_stream: str) -> Grant:
     effect = _known(Effect, asked.permission_type, "permission type")
     if effect is not Effect.ALLOW:
         raise invalid(
-            f"there are no ACLs of {effect.name}: an access expression shuts somebody out, as `... & !u:bob`; "
-            "`headrace access set`"
+            f"there are no ACLs of {effect.name}: to exclude a user, set an access expression such as `... & "
+            "!u:bob`, by `headrace access set`"
         )
     if asked.host != EVERY:
         raise invalid(f"an access expression holds for every host, so the host is {EVERY}, not {asked.host[:100]!r}")

@@ -253,7 +253,7 @@ def refusal_of(caller: Caller, operation: AclOperation, kind: Kind, name: str = 
     that it takes. `name`: as the client wrote it."""
     permissions = PERMISSIONS[kind][operation]
     of = f"the {kind}" if kind is Kind.CLUSTER else f"{kind.replace('-', ' ')} {name[:_MAX_SHOWN]}"
-    needs = f"it takes {' or '.join(permissions)}, which an administrator gives" if permissions else "nobody may"
+    needs = f"it requires {' or '.join(permissions)}, which an administrator can grant" if permissions else "nobody may"
     return KafkaError(REFUSED_BY[kind], f"{caller.principal} may not {operation.name.lower()} {of}: {needs}")
 
 

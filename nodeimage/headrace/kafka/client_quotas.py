@@ -115,7 +115,7 @@ def _components(asked: Sequence[Any]) -> dict[str, tuple[int, str | None]]:
         if kind not in _TYPES:
             raise KafkaError(Code.UNSUPPORTED_VERSION, f"there are no quotas of {kind[:100]!r}: {', '.join(_TYPES)}")
         if kind in found:
-            raise _invalid(f"{kind} is there more than once")
+            raise _invalid(f"{kind} is given more than once")
         if each.match_type not in (_EXACT, _DEFAULT, _ANY):
             raise _invalid(f"there is no match type {each.match_type}")
         if (each.match is None) is (each.match_type == _EXACT):
@@ -161,7 +161,7 @@ def _quotas(entry: Any) -> list[Quota]:
         if kind not in _TYPES:
             raise _invalid(f"there are no quotas of {kind[:100]!r}: {', '.join(_TYPES)}")
         if kind in names:
-            raise _invalid(f"{kind} is there more than once")
+            raise _invalid(f"{kind} is given more than once")
         names[kind] = _name(kind, name)
     try:
         entity = entity_text(names)
@@ -183,7 +183,7 @@ def _name(kind: str, name: str | None) -> str | None:
     try:
         return address_of(name)
     except ValueError:
-        raise _invalid(f"{name[:100]!r} is no IP address") from None
+        raise _invalid(f"{name[:100]!r} is not an IP address") from None
 
 
 def _key(key: str, keys: Sequence[Key]) -> str:

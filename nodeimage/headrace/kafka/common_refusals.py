@@ -15,7 +15,8 @@ NO_ERROR: Final = {"error_code": int(Code.NONE), "error_message": None}
 
 _NOT_ADMINISTRATOR: Final = {
     "error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED),
-    "error_message": "administrators of the cluster alone may do this: its access expression `admin` says who they are",
+    "error_message": "only administrators of the cluster may do this: the cluster's access expression `admin` says "
+    "who they are",
 }
 
 

@@ -318,7 +318,7 @@ def _wanted_topic(
         # Not UNKNOWN_TOPIC_OR_PARTITION: clients would repeat the request until their timeout.
         raise KafkaError(
             Code.INVALID_TOPIC_EXCEPTION,
-            f"there is no stream {name.stream}; make it first: headrace stream create {name.stream}",
+            f"there is no stream {name.stream}; create it first: headrace stream create {name.stream}",
         )
     return _Wanted(
         place=place,
@@ -381,7 +381,7 @@ def _check_replicas(replicas: int, *, nodes: int) -> None:
         raise KafkaError(
             Code.INVALID_REPLICATION_FACTOR,
             f"a replication factor of {replicas}; the cluster has {nodes} node{'s' if nodes != 1 else ''},"
-            " and -1 takes what the stream's volume says",
+            " and -1 takes the number from the stream's volume",
         )
 
 

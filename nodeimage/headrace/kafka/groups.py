@@ -324,6 +324,7 @@ def _log_other_names(session: Connection, join: Join, other_stream: str) -> None
         client=session.client_id,
         peer=session.peer,
         listener=session.listener,
-        reason=f"topics' names without a stream are of {join.default_stream} at its listener, and of {other_stream}"
-        " to members that are there: let all of them name the stream too, or stop the members before it joins",
+        reason=f"its topic names without a stream mean topics of {join.default_stream} (the default of its listener), "
+        f"and those of the group's other members mean topics of {other_stream}: let all members name the stream too, "
+        "or stop the other members before this one joins",
     )

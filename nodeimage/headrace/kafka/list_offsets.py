@@ -51,7 +51,7 @@ ROLL_WAIT_S: Final = 5.0
 Found = tuple[int, int, int]
 """(offset, timestamp, leader epoch); -1 for each part that does not exist."""
 NOTHING: Final[Found] = (-1, -1, -1)
-OUT_OF_TOUCH: Final = KafkaError(Code.LEADER_NOT_AVAILABLE, "this node has not heard of its followers for a moment")
+OUT_OF_TOUCH: Final = KafkaError(Code.LEADER_NOT_AVAILABLE, "this node has not heard from its followers for a moment")
 
 Look = Callable[[BatchHeader, Buffer], tuple[int, int] | None]
 """Looks at a batch for a record, and returns its offset and timestamp if it is the one."""

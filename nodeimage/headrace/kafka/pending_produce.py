@@ -82,7 +82,7 @@ class Produce:
         elif (refused := next((result for result in self._results if result.error), None)) is not None:
             # As in Kafka: only a closed connection makes such a producer look up the leaders of its partitions again.
             log.info(
-                "a batch that wants no answer is refused",
+                "a batch with acks=0 was refused, so its connection is closed",
                 topic=refused.topic,
                 partition=refused.partition,
                 peer=self.slot.peer,

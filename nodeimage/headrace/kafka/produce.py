@@ -74,8 +74,8 @@ Place = tuple[Topic, Partition]
 class _Reason(Enum):
     """Why a partition in memory cannot take a batch yet, in words for clients."""
 
-    ROLL = "it is about to go on elsewhere"
-    FORWARDING = "too much already waits to be forwarded to its home"
+    ROLL = "it is about to be rolled"
+    FORWARDING = "too many bytes already wait to be forwarded to its home"
 
 
 _ROLL: Final = _Reason.ROLL
@@ -134,7 +134,7 @@ class ProduceApi:
         if session.refusals is not None:
             session.refusals.expire()
             if session.refusals.too_many:
-                log.warning("client disconnected, since too many of its batches are refused", peer=session.peer)
+                log.warning("client disconnected, as too many of its batches are refused", peer=session.peer)
                 slot.lose()
                 return
             if not session.refusals:
@@ -458,7 +458,7 @@ class ProduceApi:
         if size > limit:
             raise KafkaError(
                 Code.MESSAGE_TOO_LARGE,
-                f"a batch of {size} bytes; {part.topic} takes {limit} at most (max.message.bytes)",
+                f"a batch of {size} bytes; {part.topic} accepts at most {limit} (max.message.bytes)",
             )
         if header.attributes & TRANSACTIONAL_BIT:
             if self._authorization.rules is not None and not pending.is_transactional:
@@ -473,7 +473,7 @@ class ProduceApi:
             if not is_settled(topic, partition):
                 raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{part.topic} is being moved; try again")
         elif partition.seal is not None:
-            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to be rolled")
         known = None if producer_id == -1 else partition.known(header, name=part.topic)
         if known is not None:
             if partition.is_doubtful(header, known):

@@ -157,7 +157,7 @@ def _reassigned(replicas: Sequence[int] | None, where: _Placement) -> KafkaError
         return None
     return KafkaError(
         Code.INVALID_REPLICA_ASSIGNMENT,
-        "the stream's volume and the controller decide where replicas lie: headrace volume alter, headrace node drain",
+        "the stream's volume and the controller decide where replicas are: headrace volume alter, headrace node drain",
     )
 
 

@@ -165,7 +165,7 @@ def _mechanism(each: Any) -> str:
     if each.mechanism not in _MECHANISMS:
         offered = " and ".join(f"{name} ({number})" for number, name in _MECHANISMS.items())
         raise KafkaError(
-            Code.UNSUPPORTED_SASL_MECHANISM, f"there is no SCRAM mechanism {each.mechanism}; there are {offered}"
+            Code.UNSUPPORTED_SASL_MECHANISM, f"there is no SCRAM mechanism {each.mechanism}; known are {offered}"
         )
     return _MECHANISMS[each.mechanism]
 
@@ -180,7 +180,7 @@ def _credential(each: Any, mechanism: str) -> Credential:
         few = "few" if each.iterations < MIN_ITERATIONS else "many"
         raise KafkaError(
             Code.UNACCEPTABLE_CREDENTIAL,
-            f"too {few} iterations ({each.iterations}); {MIN_ITERATIONS} to {MAX_ITERATIONS} are taken",
+            f"too {few} iterations ({each.iterations}); {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted",
         )
     credential = ScramCredential.from_salted_password(
         bytes(each.salted_password), mechanism=mechanism, iterations=each.iterations, salt=bytes(each.salt)

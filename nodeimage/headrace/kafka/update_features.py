@@ -89,9 +89,10 @@ class UpdateFeaturesApi:
             )
         if level < at:
             what = (
-                "a safe downgrade cannot be: since the level was raised, what was written is not read by older versions"
+                "a safe downgrade is not possible: older versions cannot read what was written since the level was "
+                "raised"
                 if kind == SAFE_DOWNGRADE
-                else "an unsafe downgrade would lose records, and is never made"
+                else "an unsafe downgrade would lose records, and is never done"
             )
             return KafkaError(Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {what}")
         if level > at and kind != UPGRADE:

@@ -141,7 +141,7 @@ class Own:
     @property
     def words(self) -> str:
         """See Right."""
-        return f"`admin` on the cluster; or to be the user `{self.field}`, by his password"
+        return f"`admin` on the cluster; or to be the user `{self.field}`, authenticated by password"
 
     async def check(self, params: Any, caller: Caller, may: Authorizer, *, method: str) -> None:
         """See Right."""
@@ -240,7 +240,7 @@ def lacking(permissions: Iterable[Permission], target: Target, caller: Caller) -
     given = "OBJECT" if target.shown or "*" in target.name else written(target.kind, _one_line(target.name))
     return KafkaError(
         _CODES[target.kind],
-        f"{caller.principal} lacks {what} on {where}; who has admin there gives it:"
+        f"{caller.principal} lacks {what} on {where}; a user with admin there can grant it:"
         f" `headrace access set {given} {option} EXPRESSION`",
     )
 
@@ -284,7 +284,7 @@ def read_object(text: str) -> Target:
             raise _no_object(text, f"write {kind}:NAME, {kind}:PREFIX* for names that begin so, {kind}:* for all")
         return Target(PREFIX_OF[one] if is_prefix else one, name)
     if text == "/*":
-        raise _no_object(text, "what holds for all streams stands on the cluster: write `cluster`")
+        raise _no_object(text, "expressions for all streams are set on the cluster: write `cluster`")
     if text.endswith("/*"):
         return Target(Kind.PREFIX, check_stream(text[:-2]))
     if text.startswith("/") and not colon:
@@ -299,7 +299,7 @@ def read_object(text: str) -> Target:
 
 
 def _no_object(text: str, what: str) -> KafkaError:
-    return KafkaError(Code.INVALID_REQUEST, f"{_one_line(text)[:100]} is no object of access expressions: {what}")
+    return KafkaError(Code.INVALID_REQUEST, f"{_one_line(text)[:100]} is not an object of access expressions: {what}")
 
 
 def _one_line(name: str) -> str:
@@ -308,5 +308,5 @@ def _one_line(name: str) -> str:
 
 def _bounded(name: str, *, most: int = LONGEST_NAME) -> str:
     if len(name) > most:
-        raise KafkaError(Code.INVALID_REQUEST, f"{name[:50]!r}... has {len(name)} characters: no name is so long")
+        raise KafkaError(Code.INVALID_REQUEST, f"{name[:50]!r}... has {len(name)} characters: no name is that long")
     return name

@@ -122,14 +122,17 @@ class HomeCheck:
         if partition.left or partition.deleted or container.lost:
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node no longer leads the partition")
         if partition.rolling or partition.seal is not None or self._due(partition):
-            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to be rolled")
         home = topic.home
         if home is None or not is_settled(topic, partition):
             raise KafkaError(Code.FENCED_LEADER_EPOCH, f"{topic.row.full_name} is not settled for its home")
         end = header.base_offset + header.last_offset_delta + 1
         at_home = home.cluster == self._own_cluster
         if at_home and partition.next_offset >= partition.home_start:
-            raise KafkaError(Code.FENCED_LEADER_EPOCH, f"{topic.row.full_name} is at home here, and takes no copies")
+            raise KafkaError(
+                Code.FENCED_LEADER_EPOCH,
+                f"{topic.row.full_name} is at home here, and accepts no records from other clusters",
+            )
         if end <= partition.next_offset:
             return False
         if header.base_offset < partition.next_offset or header.last_offset_delta < 0:

@@ -201,7 +201,7 @@ _DECIDED: Final = (
         "message.timestamp.type",
         ConfigType.STRING,
         "CreateTime",
-        "CreateTime: records keep the producer's time. LogAppendTime: they bear the time of their append.",
+        "CreateTime: records keep the producer's time. LogAppendTime: they get the time at which they are appended.",
         _one_of("CreateTime", "LogAppendTime"),
         "log.message.timestamp.type",
         lambda policy: policy.timestamp_type,
@@ -230,8 +230,9 @@ _DECIDED: Final = (
         "min.insync.replicas",
         ConfigType.INT,
         "1",
-        "How many replicas have a record on disk, at least, before it is acknowledged, for acks=1 too; with fewer in"
-        " sync nothing is taken. The stream's volume decides: what is set on a topic is kept, and has no effect.",
+        "How many replicas have a record on disk, at least, before it is acknowledged, for acks=1 too; with fewer in "
+        "sync no records are accepted. The stream's volume decides: what is set on a topic is kept, and has no "
+        "effect.",
         _integer(1, INT_MAX),
         volume=lambda volume: str(volume.min_in_sync),
     ),

@@ -139,7 +139,7 @@ def _edited_list(
 ) -> str:
     definition = definition_of(name)
     if definition.type is not ConfigType.LIST:
-        raise KafkaError(Code.INVALID_CONFIG, f"config {name} is no list: it can be set or deleted only")
+        raise KafkaError(Code.INVALID_CONFIG, f"config {name} is not a list: it can be set or deleted only")
     if value is None:
         raise KafkaError(Code.INVALID_CONFIG, f"config {name} has no value")
     entries = list_entries(overrides.get(name, inherited(definition, policy)))

@@ -132,7 +132,7 @@ class UncleanRecoveries:
                 return  # this node is about to stop
             except Exception as error:  # any error is retried: the container's partitions are not loaded before success
                 log.warning(
-                    "a recovered container is not set right yet",
+                    "a recovered container could not be compared with the catalog yet",
                     container=container.id,
                     reason=str(error),
                     exc_info=not isinstance(error, HeadraceError | OSError),

@@ -191,7 +191,7 @@ class PeerClient:
                     raise
             return
         except Exception as error:  # an internal error must not prevent further attempts to reach this address
-            log.exception("a connection could not be made", peer=f"{address[0]}:{address[1]}")
+            log.exception("a connection could not be set up", peer=f"{address[0]}:{address[1]}")
             self._forget(line, connection)
             connection.fail(PeerUnreachable(f"{address[0]}:{address[1]}: internal error: {type(error).__name__}"))
             return

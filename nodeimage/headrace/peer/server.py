@@ -44,7 +44,7 @@ MAX_ALL_UNDER_WAY: Final = 4_096
 CLOSE_GRACE_S: Final = 5.0
 MAX_UNPROVEN: Final = 4_096
 """The most sessions at a time whose handshake is not done; the oldest of them makes way for a newcomer."""
-PLAIN_NODE: Final = "the other node speaks no TLS: start it with --peer-tls"
+PLAIN_NODE: Final = "the other node does not use TLS: start it with --peer-tls"
 
 Reply = Message | tuple[Message, Sequence[Buffer]]
 """The result of a handler: the answer, or the answer and its payload."""

@@ -92,7 +92,7 @@ class ChunkGc:
                 raw = await self._inventory.blocking(lambda: gc_mark.load(path))
             known = None if raw is None else self._dead.decode(raw)
         except (CorruptLog, OSError) as error:
-            log.warning("all chunks are looked at again", reason=str(error))
+            log.warning("garbage collection lost its progress: it examines all chunks again", reason=str(error))
             known = None
         before = catalog.deaths_at_open
         if known is None or before == UNKNOWN or before > known or self._rows_were_replaced:
@@ -245,7 +245,7 @@ class ChunkGc:
         except FAILURES as error:
             self._dead.changed = True
             if not self._store_failed:
-                log.warning("what chunks were looked at is not kept", error=str(error))
+                log.warning("the progress of garbage collection could not be stored", error=str(error))
             self._store_failed = True
         else:
             self._stored_deaths = deaths

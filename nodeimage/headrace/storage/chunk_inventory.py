@@ -160,7 +160,7 @@ class ChunkInventory:
         """
         if self._failing.get(key) != str(error):
             self._failing[key] = str(error)
-            log.error("nothing is given back of a chunk", container=key[0], chunk=key[1], error=str(error))
+            log.error("the disk space of a chunk cannot be freed", container=key[0], chunk=key[1], error=str(error))
         if isinstance(error, CorruptLog):
             self._suspect(key[0])
 

@@ -33,5 +33,5 @@ def load(path: Path) -> bytes | None:
     read_head(file.fd, path, MARK_KIND)
     raw = read_exactly(file.fd, FILE_HEAD_BYTES, os.fstat(file.fd).st_size - FILE_HEAD_BYTES)
     if crc32c(raw[4:]) != int.from_bytes(raw[:4], "little"):
-        raise CorruptLog(f"{path} is damaged: chunks are looked at again")
+        raise CorruptLog(f"{path} is damaged: chunks are examined again")
     return raw[4:]

@@ -209,7 +209,7 @@ class Maintenance(ReplicaListener):
             except TimeoutError:
                 passed += 1
                 if passed * REPLICAS_A_ROUND < self._cluster.replicas.count:
-                    await self._steps(("look at volumes", self._volume_limits.step))
+                    await self._steps(("check volume limits", self._volume_limits.step))
                     continue
             self._wake.clear()
             passed = 0
@@ -217,17 +217,17 @@ class Maintenance(ReplicaListener):
 
     async def _round(self) -> None:
         await self._steps(
-            ("look at volumes", self._volume_limits.step),
+            ("check volume limits", self._volume_limits.step),
             ("close chunks", self._chunk_closing.close_full),
             ("close containers", self._container_closing.close_full),
-            ("expire", self._expiry.step),
-            ("give back", self._chunk_gc.step),
+            ("expire records", self._expiry.step),
+            ("free chunks", self._chunk_gc.step),
             ("close chunks early", self._chunk_closing.close_early),
             ("delete containers", self._container_closing.delete_empty),
-            ("forget cursors", self._expiry.expire_committed_offsets),
-            ("forget what was deleted", self._expiry.forget_deleted),
+            ("expire committed offsets", self._expiry.expire_committed_offsets),
+            ("clean up after deleted topics", self._expiry.forget_deleted),
             ("regroup", self._regroup),
-            ("forget what has gone", self._forget_gone),
+            ("release what is no longer needed", self._forget_gone),
         )
 
     async def _steps(self, *steps: tuple[str, Callable[[], Awaitable[object]]]) -> None:
@@ -236,12 +236,10 @@ class Maintenance(ReplicaListener):
                 try:
                     await step()
                 except FAILURES as error:
-                    log.warning(
-                        "a step of looking after the disk failed, it is tried again", step=name, error=str(error)
-                    )
+                    log.warning("a maintenance step failed, and will be retried", step=name, error=str(error))
                 except Exception:
                     # A programming error must not end the one task that frees disk space.
-                    log.exception("a step of looking after the disk went wrong", step=name)
+                    log.exception("a maintenance step failed unexpectedly, and will be retried", step=name)
 
     async def _regroup(self) -> None:
         if self._regroup_enabled:

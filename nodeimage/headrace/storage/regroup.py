@@ -79,7 +79,7 @@ class Regrouping:
                 continue
             if roomy != self._roomy:
                 self._roomy = roomy
-                log.info("regrouping goes on" if roomy else "no room for regrouping", container=held.id)
+                log.info("regrouping continues" if roomy else "no room for regrouping", container=held.id)
             if not roomy:
                 return
             began = time.monotonic()

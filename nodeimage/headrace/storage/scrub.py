@@ -145,7 +145,7 @@ class Scrub(ReplicaListener):
         if status in (1, -signal.SIGBUS):  # 1: it has findings
             self._replicas.damaged(replica.id)
         elif status == EXIT_NEWER:
-            self._found(replica.id, "it holds what a newer version wrote: start that one")
+            self._found(replica.id, "it was written by a newer version: start that version")
         elif status != 0:
             self._found(replica.id, f"the scrub itself failed with status {status}")
 

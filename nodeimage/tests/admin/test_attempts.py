@@ -114,11 +114,13 @@ async def test_has_nodes_read_their_files_for_a_link(callers: Callers) -> None:
         given = {"security.protocol": "SSL", name: path}
         asked = {"stream": "/plant/flow", "source": ["127.0.0.1:1"], "source_stream": "/s", "credentials": given}
         error = await callers.refused("bob", "link.create", **asked)
-        assert str(error).startswith(f"{name}: a file of the nodes")
+        assert str(error).startswith(
+            f"{name}: only administrators of the cluster may have links use files of the nodes"
+        )
         assert not (await callers.fails("root", "link.create", **asked)).is_forbidden
         asked = {"name": "hidden", "credentials": given}
         await callers.access("root", {"/secret": {"admin": "u:bob"}})
-        assert "a file of the nodes" in str(await callers.refused("bob", "link.alter", **asked))
+        assert "may have links use files of the nodes" in str(await callers.refused("bob", "link.alter", **asked))
 
 
 async def test_calls_himself_by_no_name_and_sets_the_password_of_nobody(callers: Callers) -> None:
@@ -190,7 +192,7 @@ async def test_makes_a_link_into_a_stream_of_others_to_write_there(callers: Call
 async def test_finds_out_into_which_stream_a_link_of_others_goes_by_its_name(callers: Callers) -> None:
     params = {"name": "hidden", "source": ["127.0.0.1:1"], "source_stream": "/s", "stream": "/plant/flow"}
     error = await callers.fails("bob", "link.create", **params)
-    assert str(error) == "there is a link hidden already, of others: choose another name"
+    assert str(error) == "there is a link hidden already, on a stream that you do not administer: choose another name"
 
 
 async def test_makes_a_stream_outside_of_his_path(callers: Callers) -> None:

@@ -203,7 +203,7 @@ async def test_unknown_methods_and_wrong_parameters_tell_nothing_to_who_has_no_r
 async def test_a_refusal_says_who_lacks_what_on_which_object_and_how_to_get_it(callers: Callers) -> None:
     error = await callers.refused("mallory", "stream.alter", path="/s", changes={})
     assert str(error) == (
-        "User:mallory lacks admin on stream /s; who has admin there gives it:"
+        "User:mallory lacks admin on stream /s; a user with admin there can grant it:"
         " `headrace access set /s --admin EXPRESSION`"
     )
     same = await callers.refused("mallory", "stream.alter", path="/nowhere", changes={})

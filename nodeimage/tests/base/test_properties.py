@@ -53,5 +53,5 @@ def test_a_line_is_for_all_clients_or_refused() -> None:
     assert line.isascii()
     assert parse_properties(line) == {"a": "/home/jürgen/𝄞"}
     for value in ("b\\c", " b", "b\nc"):
-        with pytest.raises(HeadraceError, match="cannot stand in a file for all clients"):
+        with pytest.raises(HeadraceError, match="cannot be written to a file that every client can read"):
             property_line("a", value)

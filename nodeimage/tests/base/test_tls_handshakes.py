@@ -196,7 +196,7 @@ async def test_what_fails_is_logged_once_for_each_cause_and_counted(
         assert await echoed(port, known) == b"x"
     told = [(each["reason"], each["count"]) for each in logs if each["event"] == FAILED]
     assert told == [
-        ("the client shows no certificate, and has to", 1),
+        ("the client presents no certificate, but must", 1),
         ("the certificate of the client is refused: unable to get local issuer certificate", 1),
         ("the client does not trust the certificate of this listener", 1),
         ("a plain client", 1),

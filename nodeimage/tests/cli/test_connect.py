@@ -64,7 +64,7 @@ async def test_what_wants_security_is_told_before_librdkafka_tries_for_long(monk
 
     async with await asyncio.start_server(end, "127.0.0.1", 0) as server, FakeKafka() as sound:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        with pytest.raises(SourceRefuses, match="does it want TLS or a user"):
+        with pytest.raises(SourceRefuses, match="does it require TLS or a user"):
             await asyncio.to_thread(check_access, plain(address))
         assert len(ended) == 2, "once more, as a node that stops ends its connections too"
         await asyncio.to_thread(check_access, plain(f"{address},127.0.0.1:{sound.port}"))

@@ -69,9 +69,10 @@ def test_a_cluster_that_was_open_is_made_secure_and_stays_so(headrace: Headrace,
         assert "more" in [topic["topic"] for topic in json.loads(listed)["topics"]]
 
     # nobody else gets in
-    assert "does it want TLS or a user" in headrace("topic", "list", "-b", bootstrap, **elsewhere).refused()
+    assert "does it require TLS or a user" in headrace("topic", "list", "-b", bootstrap, **elsewhere).refused()
     assert (
-        "does it want TLS or a user" in headrace("produce", "more", "-v", "x", "-b", bootstrap, **elsewhere).refused()
+        "does it require TLS or a user"
+        in headrace("produce", "more", "-v", "x", "-b", bootstrap, **elsewhere).refused()
     )
     password = tmp_path / "password"
     password.write_text("gue55ed it\n")
@@ -92,7 +93,7 @@ def test_a_cluster_that_was_open_is_made_secure_and_stays_so(headrace: Headrace,
     again = headrace("up", *at, "-d")
     assert "secure: clients log in over TLS" in again.err
     assert [each["state"] for each in headrace("node", "list", *at, "-o", "json").json] == ["up", "up"]
-    assert "does it want TLS or a user" in headrace("topic", "list", "-b", bootstrap, **elsewhere).refused()
+    assert "does it require TLS or a user" in headrace("topic", "list", "-b", bootstrap, **elsewhere).refused()
 
 
 def test_a_cluster_for_others_is_secure_or_said_to_be_open(headrace: Headrace, folder: Path) -> None:

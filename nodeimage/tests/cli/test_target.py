@@ -170,7 +170,7 @@ def test_what_is_wrong_in_a_file_is_told_with_its_name_and_without_its_secrets(t
         find_target(None, None)
     assert "s3cret" not in str(refused.value)
     begin(ClientOptions(config=file(tmp_path / "bob", "bob", "h:1", ssl_keystore_password="s3cret")))
-    with pytest.raises(HeadraceError, match=r"ssl\.keystore\.password is no property") as refused:
+    with pytest.raises(HeadraceError, match=r"ssl\.keystore\.password is not a security property") as refused:
         find_target(None, None)
     assert "s3cret" not in str(refused.value)
     begin(ClientOptions(config=file(tmp_path / "carol", "carol")))

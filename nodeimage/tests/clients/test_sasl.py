@@ -151,7 +151,7 @@ def test_sasl_at_a_port_without_it_and_the_reverse_say_so(node: SaslNode) -> Non
     said = {each["reason"] for each in logs if each["event"] in ("connection closed", "TLS handshakes failed")}
     assert said == {
         "METADATA came before authentication: the client's security.protocol has to be SASL_PLAINTEXT",
-        "the client speaks no TLS: its security.protocol has to be SASL_SSL at this port",
+        "the client does not use TLS: its security.protocol has to be SASL_SSL at this port",
         TLS_CLIENT,
     }
 

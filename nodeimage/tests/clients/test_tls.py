@@ -121,7 +121,7 @@ def test_a_plain_client_at_a_port_for_tls_and_the_reverse_get_one_line_each(
     with pytest.raises(KafkaException):
         tls.list_topics(timeout=0.5)
     until(lambda: "this port does not: its security.protocol has to be PLAINTEXT" in secured.log(), within=10)
-    assert secured.log().count("the client speaks no TLS: its security.protocol has to be SSL at this port") == 1
+    assert secured.log().count("the client does not use TLS: its security.protocol has to be SSL at this port") == 1
 
 
 def test_half_open_handshakes_keep_nobody_out(secured: Any, listeners: TlsListeners, topic: str) -> None:

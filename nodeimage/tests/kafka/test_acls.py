@@ -220,7 +220,7 @@ async def test_create_of_a_topic_is_a_success_once_the_topic_is_there(plant: Sec
 
 async def test_an_expression_without_a_form_is_named(plant: SecuredNode) -> None:
     await plant.access("stream", "/s", "produce", "u:alice & !g:out")
-    says = "`produce` of stream /s is `u:alice & !g:out`, which is no plain OR of users, so ACLs cannot change it"
+    says = "`produce` of stream /s is `u:alice & !g:out`, which is not a plain OR of users, so ACLs cannot change it"
     ((code, message),) = await create(plant, row())
     assert (code, message.startswith(says)) == (Code.INVALID_REQUEST, True)
     answer = await plant.ask(

@@ -377,7 +377,7 @@ ATTEMPTS = [
         [TOPIC_29],
     ),
     Attempt(
-        "goes on with the fetch session of another user",
+        "continues the fetch session of another user",
         goes_on_with_bobs_session,
         (Code.FETCH_SESSION_ID_NOT_FOUND, []),
         is_audited=False,  # like a session that does not exist
@@ -386,7 +386,7 @@ ATTEMPTS = [
     Attempt("adds a topic of another tenant to an own session", adds_to_an_own_session, [TOPIC_29]),
     Attempt("waits for records that it may no longer read by then", waits_until_it_may_no_longer, [TOPIC_29]),
     Attempt(
-        "waits in a group of which it may no longer be a member by then",
+        "waits in a group until it may no longer be a member",
         waits_in_a_group_until_it_may_no_longer,
         (GROUP_30, 0),
     ),
@@ -457,7 +457,7 @@ ATTEMPTS = [
     Attempt("commits for it by its bare name", lambda w: w.commit(w.near, "mine", BARE), [29]),
     Attempt("asks for what was committed, by its bare name", lambda w: w.committed(w.near, "mine", BARE), [(29, -1)]),
     Attempt(
-        "goes on with a fetch session where its bare names mean others' topics",
+        "continues a fetch session where its bare names mean others' topics",
         goes_on_where_names_are_others,
         (Code.FETCH_SESSION_ID_NOT_FOUND, []),
         is_audited=False,  # like a session that does not exist

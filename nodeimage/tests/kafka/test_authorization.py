@@ -164,7 +164,7 @@ def test_an_alias_and_a_full_name_are_one_topic(name: str) -> None:
     assert refused is not None
     assert refused.code is Code.TOPIC_AUTHORIZATION_FAILED
     assert str(refused) == (
-        f"User:mallory may not write topic {name}: it takes produce, which an administrator gives"
+        f"User:mallory may not write topic {name}: it requires produce, which an administrator can grant"
     ), "by the name that the client knows"
 
 

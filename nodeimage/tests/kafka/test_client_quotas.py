@@ -76,7 +76,7 @@ async def test_limits_are_set_altered_one_by_one_and_removed(secured: SecuredNod
         (entry({"user": ""}, producer_byte_rate=1.0), "an empty name"),
         (entry({"user": "u" * 250}, producer_byte_rate=1.0), "at most 249"),
         (entry({"ip": "::1", "user": "u"}, connection_creation_rate=1.0), "an ip alone"),
-        (entry({"ip": "host"}, connection_creation_rate=1.0), "'host' is no IP address"),
+        (entry({"ip": "host"}, connection_creation_rate=1.0), "'host' is not an IP address"),
         (entry({"ip": "::1"}, producer_byte_rate=1.0), "no quota 'producer_byte_rate' here: connection_creation_rate"),
         (entry(ALICE, connection_creation_rate=1.0), "no quota 'connection_creation_rate' here"),
         (entry(ALICE, nonsense=None), "no quota 'nonsense' here"),
@@ -92,7 +92,7 @@ async def test_limits_are_set_altered_one_by_one_and_removed(secured: SecuredNod
                 "entity": [{"entity_type": "user", "entity_name": name} for name in ("a", "b")],
                 "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}],
             },
-            "user is there more than once",
+            "user is given more than once",
         ),
     ],
 )

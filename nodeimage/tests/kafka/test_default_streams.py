@@ -232,7 +232,10 @@ async def test_a_subscription_is_to_the_topics_of_the_members_own_listener(both:
     assert refused.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
     (told,) = [each for each in logs if each["event"] == "a member names other topics than its group"]
     assert (told["group"], told["client"], told["peer"]) == ("g", "app", here.connection.peer)
-    assert "are of /default at its listener, and of /sensors to members that are there" in told["reason"]
+    assert (
+        "mean topics of /default (the default of its listener), and those of the "
+        "group's other members mean topics of /sensors" in told["reason"]
+    )
     parts = [{"partition_index": 0}]
     topics = [{"name": NAME, "partitions": parts}, {"name": f"/sensors:{NAME}", "partitions": parts}]
     deleted = await here.ask(ApiKey.OFFSET_DELETE, group_id="g", topics=topics)
@@ -318,5 +321,6 @@ async def test_a_default_stream_that_is_not_there_has_no_topics(both: Both) -> N
     answer = await user.ask(ApiKey.CREATE_TOPICS, topics=[topic], timeout=1000)
     assert answer.topics[0].error_code == Code.INVALID_TOPIC_EXCEPTION
     assert (
-        answer.topics[0].error_message == "there is no stream /nowhere; make it first: headrace stream create /nowhere"
+        answer.topics[0].error_message
+        == "there is no stream /nowhere; create it first: headrace stream create /nowhere"
     )

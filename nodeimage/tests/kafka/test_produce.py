@@ -86,7 +86,7 @@ async def test_a_producer_is_told_what_its_partition_waits_for(
     async with asyncio.timeout(20):
         ((result,), _) = wire.decode_response(await slot.future, 0, 9)
     assert result.error == Code.LEADER_NOT_AVAILABLE
-    assert result.message == "the partition is not ready to be written to: it is about to go on elsewhere; try again"
+    assert result.message == "the partition is not ready to be written to: it is about to be rolled; try again"
 
 
 # --- what a client may write
@@ -119,7 +119,9 @@ async def test_what_is_allowed_of_a_request_goes_on_and_the_rest_is_refused(secu
     }
     refused = results["other"]
     assert (refused.base_offset, refused.log_start) == (-1, -1)
-    assert refused.message == "User:alice may not write topic other: it takes produce, which an administrator gives"
+    assert (
+        refused.message == "User:alice may not write topic other: it requires produce, which an administrator can grant"
+    )
 
 
 async def test_a_request_of_which_nothing_is_allowed_is_answered_too(secured: NodeParts) -> None:

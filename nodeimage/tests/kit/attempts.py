@@ -88,13 +88,13 @@ OTHERS: Final = (
     ),
     Row(
         BEFORE,
-        "says that it is somebody else than it proves (authorization id)",
+        "claims to be somebody else than it proves to be (authorization id)",
         FAILED,
         "test_an_authorization_id_that_is_not_the_principal_is_refused",
     ),
     Row(
         BEFORE,
-        "logs in without a password, a name, or with NULs too many",
+        "logs in without a password, a name, or with superfluous NULs",
         FAILED,
         "test_a_message_that_breaks_a_rule_is_refused",
     ),
@@ -116,14 +116,14 @@ OTHERS: Final = (
         "less than 64 MiB in all; others got in",
         "test_strangers_cost_little_and_others_get_in",
     ),
-    Row(BEFORE, "breaks a login off in the midst", "nobody was proven", "test_a_step_that_is_broken_off_proves_nobody"),
+    Row(BEFORE, "breaks a login off halfway", "nobody was proven", "test_a_step_that_is_broken_off_proves_nobody"),
     Row(
         TOKENS,
         "comes with a token that has expired, or is not valid yet",
         FAILED,
         "test_a_token_counts_within_its_times_and_the_clocks_skew",
     ),
-    Row(TOKENS, "goes on when its session is over", ENDED, "test_a_session_that_is_over_ends_at_its_next_request"),
+    Row(TOKENS, "continues when its session is over", ENDED, "test_a_session_that_is_over_ends_at_its_next_request"),
     Row(
         TOKENS, "renews its session as somebody else", FAILED, "test_another_principal_at_re_authentication_is_refused"
     ),
@@ -205,7 +205,7 @@ OTHERS: Final = (
     ),
     Row(
         CERTIFICATE,
-        "shows one of an authority that is trusted no longer",
+        "shows one of an authority that is no longer trusted",
         "no connection",
         "test_trust_that_is_taken_back_is_gone",
     ),
@@ -279,8 +279,8 @@ OTHERS: Final = (
     ),
     Row(
         LINKS,
-        "goes on copying when the right is taken away",
-        "no record more",
+        "continues to copy when the right is taken away",
+        "no further records",
         "test_a_right_that_is_taken_away_ends_the_copying_until_it_is_given_again",
     ),
     Row(
@@ -310,7 +310,7 @@ OTHERS: Final = (
     Row(HTTP, "shows another token, or one of another form", "401", "test_another_token_is_none"),
     Row(
         HTTP,
-        "asks for paths beside those that there are (segments, dots, encodings, letters)",
+        "asks for paths other than the existing ones (segments, dots, encodings, letters)",
         "404 or 405",
         "test_no_path_leads_where_no_route_is",
     ),
@@ -325,25 +325,25 @@ OTHERS: Final = (
     Row(HTTP, "changes something by GET", "405", "test_only_a_post_hands_over"),
     Row(
         ADMIN,
-        "sends parameters that become a thousand times as much in memory",
+        "sends parameters that take a thousand times as much memory",
         "INVALID_REQUEST (42), in 8 MiB",
         "test_parameters_become_no_objects_that_their_method_does_not_take",
     ),
     Row(
         ADMIN,
-        "calls methods that there are not, to hear which there are",
+        "calls methods that do not exist, to learn which do",
         "CLUSTER_AUTHORIZATION_FAILED (31)",
         "test_unknown_methods_and_wrong_parameters_tell_nothing_to_who_has_no_right",
     ),
     Row(
         ADMIN,
         "calls every method without any right",
-        "refused, each one",
+        "each one refused",
         "test_every_method_is_refused_without_its_right",
     ),
     Row(
         TIMING,
-        "logs in as users that there are, and are not, to see which answer comes",
+        "logs in as users that exist and users that do not, to compare the answers",
         "the same answer",
         "test_wrong_passwords_and_unknown_users_are_told_the_same",
     ),
@@ -372,7 +372,7 @@ OTHERS: Final = (
 
 WORDS: Final = {
     "writes with acks=0, so that nobody answers": "the connection ended, and nothing was written",
-    "ends the fetch session of another user": "nothing: the session went on",
+    "ends the fetch session of another user": "nothing: the session continued",
     "lists all topics": "only its own",
     "lists all topics without having proved anything": "an empty list",
     "lists all groups": "an empty list",
@@ -381,7 +381,7 @@ WORDS: Final = {
 """Results of attempts that are not plain errors."""
 
 ADMIN_GOT: Final = {
-    "test_finds_out_the_groups_of_users_by_asking_what_they_may": "those alone that the deciding expression names",
+    "test_finds_out_the_groups_of_users_by_asking_what_they_may": "only those that the deciding expression names",
     "test_lists_and_sees_nothing_of_others": "only its own",
     "test_finds_out_into_which_stream_a_link_of_others_goes_by_its_name": "INVALID_REQUEST (42), without the stream",
     "test_learns_of_a_stream_of_others_by_making_it_if_it_does_not_exist": "TOPIC_ALREADY_EXISTS (36), at most",

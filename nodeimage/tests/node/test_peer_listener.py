@@ -124,7 +124,7 @@ async def test_nodes_get_tls_one_after_the_other(tmp_path: Path) -> None:
         assert shown["protocol"] == "SSL, PLAINTEXT"
         address = nodes[0].view.nodes[nodes[0].identity.node_id].peer_address
         assert f"{address[0]}:{address[1]}" in shown["problem"]
-        assert "may speak no TLS" in shown["problem"]
+        assert "may not use TLS" in shown["problem"]
         assert len(nodes[1].peers.spoken_plainly()) == 1  # TLS is used with the third node
 
 

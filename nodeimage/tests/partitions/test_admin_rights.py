@@ -112,11 +112,11 @@ async def test_a_refusal_has_kafkas_code_and_is_told_to_the_audit(asked: Asked) 
         codes[error.code] = str(error)
     assert codes == {
         Code.CLUSTER_AUTHORIZATION_FAILED: (
-            "User:carol lacks admin on the cluster; who has admin there gives it:"
+            "User:carol lacks admin on the cluster; a user with admin there can grant it:"
             " `headrace access set cluster --admin EXPRESSION`"
         ),
         Code.TOPIC_AUTHORIZATION_FAILED: (
-            "User:carol lacks copy on stream /plant/flow; who has admin there gives it:"
+            "User:carol lacks copy on stream /plant/flow; a user with admin there can grant it:"
             " `headrace access set /plant/flow --copy EXPRESSION`"
         ),
     }

@@ -288,7 +288,7 @@ async def test_nothing_is_said_in_clear_where_tls_is_required(nodes: Any, tls: T
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as listening:
         with pytest.raises(PeerUnreachable) as caught:
             await nodes.client(tls=tls()).open(listening.sockets[0].getsockname(), 20)
-    assert "may speak no TLS" in str(caught.value)
+    assert "may not use TLS" in str(caught.value)
     assert heard[0] == 0x16
     assert b"cluster-of-the-tests" not in heard
     assert not caught.value.refused

@@ -250,8 +250,8 @@ async def test_with_many_replicas_rounds_that_nothing_asks_for_come_less_often(
     steps.clear()
     await until(lambda: steps.count("round") >= 3)
     between = " ".join(steps).split("round")[1:3]
-    assert between == [" look at volumes look at volumes "] * 2
+    assert between == [" check volume limits check volume limits "] * 2
     monkeypatch.setattr(maintenance, "REPLICAS_A_ROUND", 0.001)
-    await until(lambda: steps[-10:] == ["look at volumes"] * 10)
+    await until(lambda: steps[-10:] == ["check volume limits"] * 10)
     maintains._wake.set()
     await until(lambda: steps[-1:] == ["round"] or "round" in steps[-5:])

@@ -122,7 +122,7 @@ async def test_partitions_that_cannot_roll_for_want_of_room_say_so_once(
         await node.call("put", TOPIC, bytes(2000))
         assert (await node.call("produce", TOPIC, [b"more"])).error == Code.KAFKA_STORAGE_ERROR
     told = [each["event"] for each in logged if each["log_level"] in ("warning", "error")]
-    assert told == ["partitions cannot roll for want of room on the disk"] * 2
+    assert told == ["partitions cannot be rolled, as there is too little room on the disk"] * 2
 
 
 def _photograph_each_step(node: Running, photos: list[tuple[str, Path]], patched: pytest.MonkeyPatch) -> None:

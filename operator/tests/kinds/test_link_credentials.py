@@ -60,7 +60,7 @@ async def test_credentials_are_sent_again_with_another_address_of_the_source(wor
     ("data", "said"),
     [
         ({}, "it has no client properties"),
-        ({"sasl.passwort": "x"}, "sasl.passwort is no property"),
+        ({"sasl.passwort": "x"}, "sasl.passwort is not a security property"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/etc/passwd"}, "give ssl.ca.pem"),
         ({"client.properties": "security.protocol=SSL\nssl.ca.pem=-----BEGIN\nMIIsecret==\n"}, "a PEM of several"),
         ({"client.properties": "MIIsecret"}, "is not NAME=VALUE"),
@@ -91,7 +91,7 @@ def test_the_secret_of_a_stream_user_will_do() -> None:
     values["client.properties"] = "bootstrap.servers=b:1\nsecurity.protocol=PLAINTEXT\nclient.id=u\n"
     encoded = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
     assert properties_of({"data": encoded}) == {"security.protocol": "PLAINTEXT"}
-    with pytest.raises(HeadraceError, match="user is no property"):
+    with pytest.raises(HeadraceError, match="user is not a security property"):
         properties_of({"data": {"user": encoded["user"]}})
     with pytest.raises(HeadraceError, match="is not text"):
         properties_of({"data": {"ssl.ca.pem": base64.b64encode(b"\xff\xfe").decode()}})

@@ -225,8 +225,8 @@ def check_sum(payload: memoryview, crc: int | None, node: NodeId) -> None:
     The batches' own CRCs would not do: they do not cover the offsets.
     """
     if crc is not None and crc32c(payload) != crc:
-        log.error("data from another node came here damaged", node=node, bytes=len(payload))
-        raise CorruptLog(f"data from node {node} came here damaged")
+        log.error("data from another node arrived damaged", node=node, bytes=len(payload))
+        raise CorruptLog(f"data from node {node} arrived damaged")
 
 
 def _pieces(payload: memoryview, lengths: Sequence[int]) -> list[Buffer]:

@@ -232,7 +232,11 @@ class Rolls:
             error = full.code.name
             if source not in self._without_room:
                 self._without_room.add(source)
-                log.warning("partitions cannot roll for want of room on the disk", container=source, reason=str(full))
+                log.warning(
+                    "partitions cannot be rolled, as there is too little room on the disk",
+                    container=source,
+                    reason=str(full),
+                )
             raise
         except BaseException as raised:
             error = error_type(raised)
@@ -285,7 +289,7 @@ class Rolls:
             self._newly_led.clear()
             found = await self._resume_found(partial(_intended_in, containers=newly_led))
             if found:
-                log.info("rolls taken up", count=len(found))
+                log.info("rolls resumed", count=len(found))
 
     async def _resume_found(self, look: Callable[[Reader], list[_Intended]]) -> list[_Intended]:
         """Begin to finish the rolls that `look` finds in the catalog; returns those rolls."""
@@ -373,7 +377,9 @@ class Rolls:
         chosen = to_move(staying, written=sum(rates.values()), most=most, share=share, limit=limit)
         if not chosen:
             return 0
-        log.info("partitions roll away", container=container.id, count=len(chosen), to=to, reason=reason)
+        log.info(
+            "partitions are rolled to other containers", container=container.id, count=len(chosen), to=to, reason=reason
+        )
         targets: list[ContainerId] = []
         for partition in chosen:  # nothing begins to roll unless all of them have somewhere to go
             target = to

@@ -201,7 +201,7 @@ def test_a_user_who_may_not_copy_makes_no_link(pair: Pair) -> None:
 def test_files_of_the_sources_nodes_are_for_its_administrators(pair: Pair) -> None:
     named = {**pair.reverse(), "ssl.ca.location": pair.certificates.path("ca.pem")}
     del named["ssl.ca.pem"]
-    with pytest.raises(Refusal, match=r"ssl\.ca\.location: a file of the nodes") as refused:
+    with pytest.raises(Refusal, match=r"ssl\.ca\.location: only administrators of the cluster may") as refused:
         pair.create(reverse_credentials=named)
     assert refused.value.is_forbidden
     assert pair.none_made()

@@ -97,7 +97,7 @@ class AccessChanges:
             raise KafkaError(
                 Code.POLICY_VIOLATION,
                 f"{caller.principal} would no longer administer the cluster ({after.reason}); with force it is done"
-                " nevertheless",
+                " anyway",
             )
 
 
@@ -108,7 +108,7 @@ def _unknown(users: frozenset[str], groups: frozenset[str]) -> list[str]:
             shown = ", ".join(sorted(names)[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
             plural = "s" if len(names) > 1 else ""
             found.append(
-                f"the cluster has no {what}{plural} {shown}: well if certificates or tokens prove such names,"
-                " else a typing error"
+                f"the cluster has no {what}{plural} {shown}: fine if certificates or tokens prove such names,"
+                " otherwise a typing error"
             )
     return found

@@ -160,7 +160,7 @@ class ClusterCalls:
             "such_as": sorted(found)[:SHOWN],
             "nodes": sorted({node for nodes in found.values() for node in nodes}),
             "reason": "the cluster store is an old copy of itself: these nodes know newer records of these containers,"
-            " and nobody leads, follows or cuts by the old ones",
+            " and no node leads, follows or cuts according to the old ones",
             "do": "start all nodes, then `headrace recover-store`",
         }
 

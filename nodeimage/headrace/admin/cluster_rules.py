@@ -191,12 +191,14 @@ def _why(
     synced = _synced(record, replicas)
     lost = [node for node in in_sync if node in replicas and node not in synced]
     if not synced:
-        gone = "does not answer" if len(in_sync) == 1 else "do not answer"
+        alone = len(in_sync) == 1
+        gone = f"{_nodes(in_sync)} {'does' if alone else 'do'} not answer"
         if lost:
-            gone = f"{_nodes(lost)} lost it"
+            gone = f"{_nodes(lost)} lost {'its replica' if len(lost) == 1 else 'their replicas'}"
         elif not any(node in nodes for node in in_sync):
-            gone = "it was removed" if len(in_sync) == 1 else "they were removed"
-        return f"what was in sync ({_nodes(in_sync)}) is not there: {gone}; it waits, see `headrace recover-unclean`"
+            gone = f"{_nodes(in_sync)} {'was' if alone else 'were'} removed"
+        which = "its only in-sync replica" if alone else "its in-sync replicas"
+        return f"it waits for {which} to return: {gone}; see `headrace recover-unclean`"
     if lost:
         return f"{_nodes(lost)} lost {'its replica' if len(lost) == 1 else 'their replicas'}"
     down = [node for node in record.replicas if node not in replicas]
@@ -210,7 +212,7 @@ def _why(
     staying = sum(not node.draining for node in nodes.values())
     if staying < record.wanted:
         are = "is" if staying == 1 else "are"
-        return f"there {are} {counted(staying, 'node')} that may have replicas, and it asks for {record.wanted}"
+        return f"there {are} {counted(staying, 'node')} that may have replicas, but its volume asks for {record.wanted}"
     return "another replica has still to be created"
 
 
@@ -304,7 +306,7 @@ def unclean_candidate(
         committed=state.committed,
         loss=(
             f"acknowledged records that {gone} had and node {node} did not get are lost: everything after position"
-            f" {state.end}, in epoch {state.last_epoch} or later; should {gone} come back, it is cut off there too"
+            f" {state.end}, in epoch {state.last_epoch} or later; on coming back, {gone} will cut it off too"
         ),
     )
 

@@ -108,7 +108,7 @@ class SecurityCalls:
         if not params.open_everything:
             raise KafkaError(
                 Code.POLICY_VIOLATION,
-                "without security everybody who reaches a listener may do everything: say that this is wanted"
+                "without security everybody who reaches a listener may do everything: confirm that this is wanted"
                 " (`headrace security off --open-everything`)",
             )
         return await self._turn(caller, on=False)

@@ -49,7 +49,7 @@ def refusal(
     if is_open:
         return None
     if headers.get("origin") is not None or headers.get("sec-fetch-site", "none") != "none":
-        return Refusal(HTTPStatus.FORBIDDEN, "not from a page in a browser")
+        return Refusal(HTTPStatus.FORBIDDEN, "requests from a page in a browser are refused")
     if is_from_here or (token and _shows(headers.get("authorization", ""), token)):
         return None
     if not token:

@@ -180,7 +180,7 @@ class UserCalls:
         found = await self._show(OneUser(params.name))
         if params.name == caller.principal.user and not params.force:
             raise KafkaError(
-                Code.POLICY_VIOLATION, f"{params.name} is the user who asks; with force it is deleted nevertheless"
+                Code.POLICY_VIOLATION, f"{params.name} is the user who asks; with force it is deleted anyway"
             )
         await submit_within(self._catalog, DeleteUser(name=params.name), timeout_ms=0)
         log.info("user deleted", user=params.name)
@@ -199,7 +199,7 @@ class UserCalls:
         if not await self._catalog.query(look):
             raise KafkaError(
                 Code.CLUSTER_AUTHORIZATION_FAILED,
-                f"{caller.principal} has got another password since this session began: log in again with that one",
+                f"{caller.principal} has a new password since this session began: log in again with that one",
             )
 
     async def _credentials(self, name: str, password: str) -> list[Credential]:

@@ -190,4 +190,4 @@ def volume_shown(
 def _over_limit(volume: VolumeRecord, held: int) -> str | None:
     if not volume.size_limit or held < volume.size_limit:
         return None
-    return f"volume {volume.name!r} holds {held} bytes of at most {volume.size_limit}: it takes no records"
+    return f"volume {volume.name!r} holds {held} bytes of at most {volume.size_limit}: it accepts no records"

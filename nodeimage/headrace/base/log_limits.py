@@ -15,7 +15,7 @@ the process calls it every few seconds, and at its end.
 
 Invariants:
 1. A line at level critical is never suppressed: it says why the process ends, and occurs once.
-2. All other lines are limited, including changes of state ("leads", "leads no more"): status and metrics show the
+2. All other lines are limited, including changes of state ("leads", "no longer leads"): status and metrics show the
    state, and the limit is per container, so all lines appear for a container whose leader changes a few times a
    minute. Audit lines have limits of their own (security.audit), per principal.
 3. Memory is bounded: `MAX_CAUSES` causes, of which the least recently used is dropped first; `MAX_EVENTS` events,

@@ -506,4 +506,6 @@ class Catalog:
 
 def _check_size(payload: bytes | memoryview) -> None:
     if len(payload) > MAX_COMMAND_BYTES:
-        raise KafkaError(Code.MESSAGE_TOO_LARGE, f"a command of {len(payload)} bytes; {MAX_COMMAND_BYTES} are taken")
+        raise KafkaError(
+            Code.MESSAGE_TOO_LARGE, f"a command of {len(payload)} bytes; at most {MAX_COMMAND_BYTES} are accepted"
+        )

@@ -58,9 +58,7 @@ def split(name: str, default_stream: str) -> TopicName:
     elif ".." in name:
         path, _, topic = name.partition("..")
         if not _ALIAS_PATH.fullmatch(path):
-            raise _invalid(
-                name, "what stands before '..' must be a stream's path with dots, as in path.of.stream..topic"
-            )
+            raise _invalid(name, "the part before '..' must be a stream's path with dots, as in path.of.stream..topic")
         stream, form = "/" + path.replace(".", "/"), Form.ALIAS
     else:
         stream, topic, form = default_stream, name, Form.BARE

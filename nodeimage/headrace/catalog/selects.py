@@ -172,7 +172,7 @@ def select_retired(connection: sqlite3.Connection, containers: Iterable[Containe
 
 def taken_out(container: ContainerId) -> str:
     """The message of the error for a placement in a retired container."""
-    return f"container {container} takes no new partitions any more; try again"
+    return f"container {container} no longer accepts new partitions; try again"
 
 
 def json_list(values: Iterable[object]) -> str:

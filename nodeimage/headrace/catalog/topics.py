@@ -194,14 +194,14 @@ class CreatePartitions(CatalogCommand[TopicOutcome], frozen=True):
         if added <= 0:
             raise KafkaError(
                 Code.INVALID_PARTITIONS,
-                f"topic {topic.full_name} has {topic.partitions} partitions, and they never fall",
+                f"topic {topic.full_name} has {topic.partitions} partitions, and cannot have fewer",
             )
         if self.home is not None and topic.home != self.home and (topic.home is not None or self.home[0] > 0):
-            raise KafkaError(
-                Code.OPERATION_NOT_ATTEMPTED, f"topic {topic.full_name} has another home by now; try again"
-            )
+            raise KafkaError(Code.OPERATION_NOT_ATTEMPTED, f"topic {topic.full_name} has another home now; try again")
         if not len(self.container_ids) == len(self.container_epochs) == added:
-            raise KafkaError(Code.INVALID_PARTITIONS, f"topic {topic.full_name} has other partitions by now; try again")
+            raise KafkaError(
+                Code.INVALID_PARTITIONS, f"topic {topic.full_name} has had its partitions changed meanwhile; try again"
+            )
         if retired := select_retired(connection, self.container_ids):
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, taken_out(min(retired)))
         serial = take_serials(connection, topic.stream_number, added, partitions=added)

@@ -49,7 +49,7 @@ class PutUser(CatalogCommand[UserOutcome], frozen=True):
         if present.groups == groups:
             return UserOutcome(present, changed=False)
         if self.create:
-            raise KafkaError(Code.DUPLICATE_RESOURCE, f"there is a user {self.name} already, of other groups")
+            raise KafkaError(Code.DUPLICATE_RESOURCE, f"there is a user {self.name} already, with other groups")
         connection.update("users", {"groups": "?1"}, "name = ?2", _encoded(groups), self.name)
         return UserOutcome(present._replace(groups=groups), changed=True)
 

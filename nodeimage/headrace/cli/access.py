@@ -24,9 +24,7 @@ Permission = Annotated[
 ]
 Remove = Annotated[
     list[str] | None,
-    typer.Option(
-        "--remove", metavar="PERMISSION", show_default=False, help="Inherit this permission again; may repeat"
-    ),
+    typer.Option("--remove", metavar="PERMISSION", show_default=False, help="Permission to inherit again; may repeat"),
 ]
 
 
@@ -59,7 +57,7 @@ def set_access(
         raise typer.BadParameter(f"{', '.join(sorted(twice))}: set it or remove it, not both")
     given |= dict.fromkeys(remove or ())
     if not given:
-        raise typer.BadParameter("say what to set, for example --produce 'u:alice', or what to remove")
+        raise typer.BadParameter("give what to set, for example --produce 'u:alice', or what to remove")
     answer = call(bootstrap, data, "access.set", {"items": items(name, given), "force": force})
     _show_list(split_warnings(answer)["items"], output)
 
@@ -101,9 +99,9 @@ def show(
         )
         for each in shown["permissions"]
     ]
-    print_table(("permission", "expression", "stands on"), rows)
+    print_table(("permission", "expression", "set on"), rows)
     if not shown["security"]:
-        note("security is off: everybody may do everything, whatever stands here; `headrace security show`")
+        note("security is off: everybody may do everything, whatever the expressions say; `headrace security show`")
 
 
 @app.command()
@@ -131,7 +129,7 @@ def explain(
         print_json(found)
         return
     rows = [(each["permission"], "yes" if each["allowed"] else "no", each["from"], each["reason"]) for each in found]
-    print_table(("permission", "allowed", "decided on", "why"), rows)
+    print_table(("permission", "allowed", "decided by", "why"), rows)
 
 
 def _show_list(found: list[dict[str, Any]], output: OutputFormat) -> None:

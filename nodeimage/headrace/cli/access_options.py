@@ -17,10 +17,10 @@ Consume = Annotated[
 ]
 Topic = Annotated[
     str | None,
-    typer.Option("--topic", metavar="EXPR", show_default=False, help=_HELP.format("make, alter and delete topics")),
+    typer.Option("--topic", metavar="EXPR", show_default=False, help=_HELP.format("create, alter and delete topics")),
 ]
 Copy = Annotated[
-    str | None, typer.Option("--copy", metavar="EXPR", show_default=False, help=_HELP.format("copy it by a link"))
+    str | None, typer.Option("--copy", metavar="EXPR", show_default=False, help=_HELP.format("copy it through a link"))
 ]
 Admin = Annotated[
     str | None,
@@ -54,6 +54,6 @@ def print_warnings(answer: Mapping[str, Any]) -> None:
     if late := answer.get("not_applied"):
         nodes = f"node {late[0]} has" if len(late) == 1 else f"nodes {', '.join(map(str, late))} have"
         note(
-            f"warning: the change stands, and {nodes} not said that it is applied there: until it is, clients of"
-            f" {'that node' if len(late) == 1 else 'these nodes'} are held to the former rules; `headrace status`"
+            f"warning: the change is stored, but {nodes} not confirmed that it is applied there. Until then the former"
+            f" rules hold for clients of {'that node' if len(late) == 1 else 'these nodes'}; see `headrace status`"
         )

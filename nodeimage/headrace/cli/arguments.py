@@ -79,7 +79,7 @@ def _fault(value: Any) -> str | None:
         case int() if abs(value) > LARGEST_INT:
             return f"it is at most {LARGEST_INT}"
         case float() if not math.isfinite(value) or abs(value) > LARGEST_FLOAT:
-            return f"{value} is no number up to {LARGEST_FLOAT:.0f}"
+            return f"{value} is not a number up to {LARGEST_FLOAT:.0f}"
         case _:
             return None
 

@@ -46,7 +46,7 @@ def balance(
     from headrace.cli.connect import ask_each, connected
 
     if pause and resume:
-        raise HeadraceError("--pause and --resume exclude each other: say one")
+        raise HeadraceError("--pause and --resume exclude each other: give only one")
     with connected(bootstrap, data) as cluster:
         answer = cluster.admin("balance", {"paused": True if pause else False if resume else None})
     if explain:
@@ -75,7 +75,7 @@ def _explain(answer: Mapping[str, Any]) -> None:
         print_line(line)
     moved = answer["moves"]
     if not moved:
-        print_line("Nothing was moved since the nodes that run were started.")
+        print_line("Nothing has been moved since the running nodes were started.")
         return
     columns, rows, numbers = rows_of(moved, EVENT_COLUMNS)
     print_table(columns, rows, title="moves", right=numbers)

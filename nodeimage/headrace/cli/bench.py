@@ -54,19 +54,19 @@ class Latency:
 
 
 def bench(
-    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many to send and read")] = 500_000,
+    records: Annotated[int, typer.Option("--records", "-n", min=1, help="Records to send and read")] = 500_000,
     size: Annotated[int, typer.Option("--size", min=1, max=1_000_000, help="Bytes of each record's value")] = 100,
     topics: Annotated[int, typer.Option("--topics", min=1, max=100_000, help="Topics to spread records over")] = 1,
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=100_000, help="Partitions of each topic")] = 1,
     rate: Annotated[
-        int, typer.Option("--rate", min=1, max=1_000_000, help="Records a second of the paced stage")
+        int, typer.Option("--rate", min=1, max=1_000_000, help="Records per second in the paced stage")
     ] = 500,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0, max=86_400, help="Length of the paced stage; 0: none")
+        float, typer.Option("--seconds", min=0, max=86_400, help="Seconds of the paced stage; 0: leave it out")
     ] = 5.0,
     compression: Annotated[str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd")] = "none",
     stream: Annotated[
-        str, typer.Option("--stream", help="Where to make its topics; empty: bare names, for any Kafka")
+        str, typer.Option("--stream", help="Stream of its topics; empty: plain names, for any Kafka")
     ] = "/default",
     bootstrap: Bootstrap = None,
     data: DataFolder = None,

@@ -199,7 +199,7 @@ def _parse_time_text(text: str, time_format: str | None) -> int:
             return _millis(datetime.strptime(text, known))
         except ValueError:
             continue
-    raise BadReadings(f"{text!r} is not a time that is known here: give its form with --time-format")
+    raise BadReadings(f"{text!r} is not in a known form of time: give its form with --time-format")
 
 
 def _millis(moment: datetime) -> int:

@@ -24,19 +24,19 @@ User = Annotated[
 ]
 PasswordFile = Annotated[
     Path | None,
-    typer.Option("--password-file", metavar="FILE", help="Holds the user's password, one line", show_default=False),
+    typer.Option("--password-file", metavar="FILE", help="File with the user's password, one line", show_default=False),
 ]
 TlsCa = Annotated[
     Path | None,
-    typer.Option("--tls-ca", metavar="FILE", help="Authority of the nodes' certificates, PEM", show_default=False),
+    typer.Option("--tls-ca", metavar="FILE", help="CA of the nodes' certificates, PEM", show_default=False),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Client properties, in Kafka's names", show_default=False),
+    typer.Option("--config", metavar="FILE", help="File with client properties, named as in Kafka", show_default=False),
 ]
 ContextName = Annotated[
     str | None,
-    typer.Option("--context", metavar="NAME", help="See `headrace context`", show_default=False),
+    typer.Option("--context", metavar="NAME", help="Context to use: see `headrace context`", show_default=False),
 ]
 OPTIONS: Final[Mapping[str, Any]] = {
     "user": User,

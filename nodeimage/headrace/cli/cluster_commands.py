@@ -47,9 +47,7 @@ def _stop_signal() -> Iterator[_StopSignal]:
 def up(
     nodes: Annotated[
         int | None,
-        typer.Option(
-            "--nodes", "-n", min=1, max=99, show_default=False, help="How many a new cluster has [default: 1]"
-        ),
+        typer.Option("--nodes", "-n", min=1, max=99, show_default=False, help="Nodes of a new cluster [default: 1]"),
     ] = None,
     data: DataFolder = None,
     port: Annotated[
@@ -59,18 +57,19 @@ def up(
             min=0,
             max=65_535,
             show_default=False,
-            help="Kafka port of the first node, others follow; 0: free ones [default: the last, 9092, or free]",
+            help="Kafka port of the first node, the next for the others; 0: any [default: as before, 9092, or any]",
         ),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when ready; `headrace down` ends it")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when ready; `headrace down` stops it")] = False,
     node_option: Annotated[
-        list[str] | None, typer.Option("--node-option", help="One more argument for each node", show_default=False)
+        list[str] | None,
+        typer.Option("--node-option", help="Argument for each node's process; may repeat", show_default=False),
     ] = None,
     secure: Annotated[
         bool,
         typer.Option(
             "--secure",
-            help="TLS and passwords: makes certificates and an administrator; the folder stays secure from then on",
+            help="Use TLS and passwords: creates certificates and an administrator; the folder stays secure",
         ),
     ] = False,
     host: Annotated[
@@ -79,11 +78,11 @@ def up(
             "--host",
             metavar="NAME",
             show_default=False,
-            help="This machine's name for others; may repeat, clients get the first [default: loopback]",
+            help="Name by which others reach this machine; may repeat, clients get the first [default: loopback]",
         ),
     ] = None,
     allow_anonymous: Annotated[
-        bool, typer.Option("--allow-anonymous", help="With --host and without --secure: everybody may do everything")
+        bool, typer.Option("--allow-anonymous", help="Allow --host without --secure: everybody may do everything")
     ] = False,
     tracing_endpoint: Annotated[
         str,
@@ -164,7 +163,7 @@ def _stopped_on_failure(started: "Started") -> Iterator[None]:
 
 def down(
     data: DataFolder = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds before a node is killed")] = 30.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds after which a node is killed")] = 30.0,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Stop the cluster of a folder.

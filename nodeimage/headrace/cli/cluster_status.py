@@ -37,10 +37,10 @@ EVENT_COLUMNS: Final = ("at_ms", "kind", "container", "reason")
 
 
 def status(
-    node: Annotated[int | None, typer.Option("--node", help="One node, in full", show_default=False)] = None,
+    node: Annotated[int | None, typer.Option("--node", help="Show one node, in full", show_default=False)] = None,
     events: Annotated[int, typer.Option("--events", min=0, help="Number of newest events to show")] = EVENTS,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when redundancy is whole")] = False,
-    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 600.0,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once all replicas are in sync")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits at most")] = 600.0,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C")] = False,
     interval: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between updates of --watch")] = 2.0,
     bootstrap: Bootstrap = None,
@@ -58,7 +58,7 @@ def status(
 
     if watch:
         if wait:
-            raise HeadraceError("--watch and --wait exclude each other: say one")
+            raise HeadraceError("--watch and --wait exclude each other: give only one")
         _watch(bootstrap, data, node=node, events=events, interval_s=interval, output=output)
         return
     with connected(bootstrap, data) as cluster:
@@ -161,10 +161,11 @@ def redundancy_in_words(redundancy: Mapping[str, Any]) -> str:
     if redundancy["behind_bytes"]:
         text += f"; {show_size(redundancy['behind_bytes'])} still to copy"
     if stalled := redundancy.get("stalled"):
-        text += f"; {stalled} {'takes' if stalled == 1 else 'take'} no writes, as who left cannot be let go"
+        text += f"; {stalled} {'accepts' if stalled == 1 else 'accept'} no writes"
+        text += ", as a replica that was in sync is gone, and cannot be removed from the in-sync set"
     below = redundancy["below_minimum"]
     if below:
-        fewer = "1 is below its minimum and takes" if below == 1 else f"{below} are below their minimum and take"
+        fewer = "1 is below its minimum and accepts" if below == 1 else f"{below} are below their minimum and accept"
         text += f"; {fewer} no writes"
     return text
 
@@ -211,8 +212,8 @@ def store_in_words(found: Mapping[str, Any] | None) -> str:
         return ""
     since = show_duration(max(1_000, round(found["silent_ms"], -3)))
     return (
-        f"node {found['node']} has not heard of it for {since}: what is led is written and read as before; nothing "
-        "fails over, and a container that a replica in sync leaves takes no writes until it is back"
+        f"node {found['node']} has not heard of it for {since}: leaders serve reads and writes as before, but "
+        "nothing fails over, and a container that loses an in-sync replica accepts no writes until the store answers"
     )
 
 

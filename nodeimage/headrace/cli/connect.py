@@ -156,7 +156,7 @@ def connected_to_coordinator(bootstrap: str | None, folder: Path | None) -> Iter
                     return
                 break
         if time.monotonic() >= deadline:
-            check(found.error_code, None, what="nobody coordinates consumer groups; see `headrace status`")
+            check(found.error_code, None, what="no node coordinates consumer groups; see `headrace status`")
         time.sleep(0.1)
     with connected_to(target.at(address)) as cluster:
         yield cluster

@@ -34,21 +34,22 @@ SILENCE_S = 10.0
 def consume(
     topic: TopicName,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start at the oldest record")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new records")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on to print new records as they come")] = False,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Read as this group, from its cursors", show_default=False)
+        str | None,
+        typer.Option("--group", "-g", help="Consumer group: read from its committed offsets", show_default=False),
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records", show_default=False)
     ] = None,
-    with_key: Annotated[bool, typer.Option("--with-key", help="Show KEY, tab, VALUE")] = False,
+    with_key: Annotated[bool, typer.Option("--with-key", help="Print KEY, a tab and VALUE")] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Print a topic's records, one a line.
 
-    With --from-beginning or --group it ends at the newest record, unless --follow. With neither it waits for new
+    With --from-beginning or --group it ends at the newest record, without --follow. With neither it waits for new
     records. Ctrl-C ends it. A group that has no cursors yet starts at the oldest record. --output json prints key,
     offset, timestamp and headers too.
 
@@ -60,9 +61,11 @@ def consume(
     if group is not None and not group.strip():
         raise typer.BadParameter("--group is empty")
     if group is not None and len(group.encode()) > LONGEST_GROUP:
-        raise typer.BadParameter(f"--group is longer than {LONGEST_GROUP} bytes, which Kafka's protocol cannot tell")
+        raise typer.BadParameter(
+            f"--group is longer than {LONGEST_GROUP} bytes, the most that Kafka's protocol can carry"
+        )
     if group is not None and group[0].isspace():
-        raise typer.BadParameter("--group begins with a blank, which librdkafka leaves out: it would be another group")
+        raise typer.BadParameter("--group begins with a blank, which librdkafka drops: it would read as another group")
     from confluent_kafka import Consumer
 
     from headrace.cli.connect import check_access
@@ -227,8 +230,8 @@ class _Reading:
 
 def _tell_of_silence(partitions: set[int]) -> None:
     names = ", ".join(map(str, sorted(partitions)))
-    which = f"partition {names} gives" if len(partitions) == 1 else f"partitions {names} give"
-    note(f"{which} nothing; `headrace status` tells what is not whole; waiting, Ctrl-C ends it")
+    which = f"partition {names}" if len(partitions) == 1 else f"partitions {names}"
+    note(f"{which} cannot be read at present; `headrace status` shows why; waiting, Ctrl-C ends it")
 
 
 def json_fields(message: Any, headers: Headers) -> dict[str, Any]:

@@ -15,11 +15,13 @@ COLUMNS: Final = (
     *("container", "kind", "state", "volume", "primary", "epoch", "in_sync", "replicas", "wanted", "recovered"),
     "bytes",
 )
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")]
 
 
 def containers(
-    volume: Annotated[str | None, typer.Option("--volume", help="Only of this volume", show_default=False)] = None,
+    volume: Annotated[
+        str | None, typer.Option("--volume", help="Only containers of this volume", show_default=False)
+    ] = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
@@ -60,20 +62,20 @@ def with_bytes(found: list[dict[str, Any]], answers: dict[int, Any]) -> list[dic
 
 
 def recover_unclean(
-    container: Annotated[int, typer.Argument(metavar="CONTAINER", min=1, help="As `headrace containers` shows it")],
+    container: Annotated[int, typer.Argument(metavar="CONTAINER", min=1, help="Its number in `headrace containers`")],
     node: Annotated[
         int | None,
-        typer.Option("--node", help="The new leader [default: the one that has most]", show_default=False),
+        typer.Option("--node", help="The new leader [default: the node with the most records]", show_default=False),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Let a replica lead that was not in sync: may lose data.
+    """Let an out-of-sync replica lead; this may lose data.
 
-    A container without in-sync replicas waits for them, as they have every acknowledged record. Only when their
-    disks are lost for good is this the way to write to it again.
+    A container without in-sync replicas waits for them, as they have every acknowledged record. Use
+    this only if their disks are lost for good: it makes the container writable again.
 
     \b
     Example:
@@ -97,18 +99,20 @@ def _ask(planned: dict[str, Any]) -> None:
     """Explain, and ask for confirmation. Raises Abort, and HeadraceError without a terminal."""
     in_sync = ", ".join(str(node) for node in planned["in_sync"])
     count = planned["open_partitionlets"]
-    note(f"Container {planned['container']} ({planned['kind']}) waits for node {in_sync}, which had all of it.")
+    note(
+        f"Container {planned['container']} ({planned['kind']}) waits for node {in_sync}, which had all of its records."
+    )
     note(f"It holds the newest part of {count} partition{'' if count == 1 else 's'}.")
     note(f"Node {planned['node']} would lead it, with what it has up to position {planned['end']}.")
     note(f"What may be lost: {planned['loss']}.")
     if not is_terminal(sys.stdin):
-        raise HeadraceError("nothing was done: say --yes to give up what may be lost")
+        raise HeadraceError("nothing was done: add --yes to give up what may be lost")
     typer.confirm("Give that up?", abort=True, err=True)
 
 
 def recover_store(
     data: DataFolder = None,
-    pod: Annotated[bool, typer.Option("--pod", help="In a pod of a cluster that runs on Kubernetes")] = False,
+    pod: Annotated[bool, typer.Option("--pod", help="Run in a pod of a cluster on Kubernetes")] = False,
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -133,7 +137,7 @@ def recover_store(
         note(f"{folder}/cluster.sqlite is set aside, and a new one is built from the nodes' folders.")
         note("Every node of the cluster must be in this folder: data that only others hold would be missing.")
         if not is_terminal(sys.stdin):
-            raise HeadraceError("nothing was done: say --yes to do it")
+            raise HeadraceError("nothing was done: add --yes to do it")
         typer.confirm("Do it?", abort=True, err=True)
     done = recover(folder)
     for warning in done.warnings:
@@ -181,4 +185,4 @@ def _recover_of_pod(yes: bool, output: OutputFormat) -> None:
         return
     columns, rows, numbers = rows_of(done["containers"])
     print_table(columns, rows, title="containers", right=numbers)
-    note("their records are back" if done["done"] else "nothing was done: say --yes to have these records written")
+    note("their records are back" if done["done"] else "nothing was done: add --yes to have these records written")

@@ -115,5 +115,5 @@ def _contexts(document: Mapping[str, Any]) -> Contexts:
 def _text(value: str) -> str:
     """A TOML basic string, which equals JSON's for printable text."""
     if not value.isprintable():
-        raise ContextsRefused(f"{value!r} cannot be kept: it holds what no terminal shows")
+        raise ContextsRefused(f"{value!r} cannot be kept: it has characters that are not printable")
     return json.dumps(value, ensure_ascii=False)

@@ -87,7 +87,7 @@ def show(
 @app.command()
 def use(
     name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
-    none: Annotated[bool, typer.Option("--none", help="No context: the embedded cluster again")] = False,
+    none: Annotated[bool, typer.Option("--none", help="Use no context: the embedded cluster again")] = False,
 ) -> None:
     """Make a context the default of all commands.
 
@@ -122,9 +122,11 @@ def set_context(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="Client properties, in Kafka's names", show_default=False),
+        typer.Option(
+            "--config", metavar="FILE", help="File with client properties, named as in Kafka", show_default=False
+        ),
     ] = None,
-    in_use: Annotated[bool, typer.Option("--use", help="Also use it from now on")] = False,
+    in_use: Annotated[bool, typer.Option("--use", help="Use it from now on, too")] = False,
 ) -> None:
     """Create a context, or change one.
 

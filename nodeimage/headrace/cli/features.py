@@ -52,7 +52,7 @@ def upgrade(
     if check:
         note("it could be raised; nothing was changed")
     elif found["raising"] is not None or found["wanted"] is not None:
-        note("it is about to be raised: all nodes have to answer for that; see `headrace features show`")
+        note("it is about to be raised, once all nodes have answered; see `headrace features show`")
 
 
 @app.command()
@@ -82,7 +82,7 @@ def wait(
 ) -> None:
     """Set how long to wait before the level rises by itself.
 
-    During that time all nodes must support the next level and be well.
+    During that time all nodes must support the next level and be healthy.
 
     \b
     Example:

@@ -27,7 +27,9 @@ def groups(
         return
     for name in ("bootstrap", "data", "output"):
         if is_given(context, name):
-            raise typer.BadParameter(f"write --{name} behind the word it is for: `headrace groups {word} --{name} ...`")
+            raise typer.BadParameter(
+                f"write --{name} after the command that it is for: `headrace groups {word} --{name} ...`"
+            )
 
 
 @app.command(name="list")

@@ -77,11 +77,11 @@ def describe(error: Any, what: str) -> KafkaClientError:
             return KafkaClientError(f"{what}: there is no such partition: see `headrace topic show`")
         case KafkaError.TOPIC_AUTHORIZATION_FAILED | KafkaError.GROUP_AUTHORIZATION_FAILED:
             return KafkaClientError(
-                f"{what}: {_text(error)}: an administrator gives the right to it (`headrace access`)"
+                f"{what}: {_text(error)}: an administrator can grant the right to it (`headrace access`)"
             )
         case KafkaError.MSG_SIZE_TOO_LARGE:
             return KafkaClientError(
-                f"{what}: {_text(error)}: `headrace stream alter --max-message` has it take larger ones, to 80 MiB"
+                f"{what}: {_text(error)}: `headrace stream alter --max-message` allows larger ones, up to 80 MiB"
             )
         case KafkaError.POLICY_VIOLATION:
             return RefusedByPolicy(f"{what}: {_text(error)}")

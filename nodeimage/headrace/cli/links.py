@@ -44,7 +44,9 @@ Direction = Annotated[
 ]
 Reach = Annotated[
     str | None,
-    typer.Option("--reach", metavar="HOST:PORT,...", help="This cluster, as the source reaches it", show_default=False),
+    typer.Option(
+        "--reach", metavar="HOST:PORT,...", help="Address at which the source reaches this cluster", show_default=False
+    ),
 ]
 ForwardWrites = Annotated[
     bool | None,
@@ -55,14 +57,15 @@ ForwardWrites = Annotated[
     ),
 ]
 Throttle = Annotated[
-    str | None, typer.Option("--throttle", help="Most bytes a second on each node: 5MB, unlimited", show_default=False)
+    str | None,
+    typer.Option("--throttle", help="Most bytes per second on each node: 5MB, unlimited", show_default=False),
 ]
 Credentials = Annotated[
     Path | None,
     typer.Option(
         "--credentials",
         metavar="FILE",
-        help="Client properties, as Kafka's --command-config; an empty file for none",
+        help="File with client properties, like Kafka's --command-config; an empty file: none",
         show_default=False,
     ),
 ]
@@ -124,12 +127,12 @@ def create(
         fields["if_not_exists"] = True
     shown = call(bootstrap, data, "link.create", fields)
     _show(shown, output)
-    note(f"made link {shown['name']}; `headrace link show {quoted(shown['name'])}` tells how far it is")
+    note(f"made link {shown['name']}; `headrace link show {quoted(shown['name'])}` shows its progress")
 
 
 @app.command(name="list")
 def list_links(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """List this cluster's links, and how far each is.
+    """List this cluster's links and their progress.
 
     \b
     Example:
@@ -165,7 +168,7 @@ def alter(
         typer.Option(
             "--source",
             metavar="HOST:PORT,...",
-            help="The same cluster; new addresses take --credentials again, if there are any",
+            help="New addresses of the same cluster; give its --credentials again, if it has any",
             show_default=False,
         ),
     ] = None,
@@ -180,7 +183,7 @@ def alter(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change a link; what is not given stays.
+    """Change a link; options left out keep their values.
 
     It continues where it was.
 
@@ -192,7 +195,7 @@ def alter(
     if source is not None:
         fields["source"] = [each.strip() for each in source.split(",") if each.strip()]
     if not fields:
-        raise typer.BadParameter("say what to change, for example --topics 'pump-*'")
+        raise typer.BadParameter("give what to change, for example --topics 'pump-*'")
     _show(call(bootstrap, data, "link.alter", {"name": name, **fields}), output)
 
 
@@ -278,11 +281,15 @@ def adopt(
 To = Annotated[
     str | None,
     typer.Option(
-        "--to", metavar="CLUSTER", help="Id of the new home [default: the cluster that is asked]", show_default=False
+        "--to",
+        metavar="CLUSTER",
+        help="Id of the new home [default: the cluster that the command talks to]",
+        show_default=False,
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Without the present home: what was not replicated stays behind there")
+    bool,
+    typer.Option("--force", help="Take over without the present home; records that were not replicated stay there"),
 ]
 
 
@@ -309,9 +316,9 @@ def move_topic_home(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Move the home of a topic, where it accepts writes.
+    """Move a topic's home, the cluster that accepts writes.
 
-    It moves to the cluster that is asked, or to another with --to.
+    It moves to the cluster that the command talks to, or to another with --to.
 
     \b
     Example:
@@ -333,8 +340,8 @@ def move_stream_home(
 ) -> None:
     """Move the home of all topics of a stream.
 
-    The home is the cluster that accepts writes to a topic. It moves to the cluster that is asked, or to another
-    with --to.
+    The home is the cluster that accepts writes to a topic. It moves to the cluster that the command talks to, or to
+    another with --to.
 
     \b
     Examples:
@@ -374,7 +381,7 @@ def split_source(source: str) -> tuple[list[str], str]:
     """Split `a:9092,b:9092/path/of/stream` into its addresses and its path, "" for none. Raises HeadraceError."""
     addresses, slash, path = source.partition("/")
     if (slash and not path) or not addresses.strip():
-        raise HeadraceError(f"{source!r} is no source: write HOST:PORT/PATH, for example north:9092/factory/sensors")
+        raise HeadraceError(f"{source!r} is not a source: write HOST:PORT/PATH, for example north:9092/factory/sensors")
     return [each.strip() for each in addresses.split(",") if each.strip()], f"/{path}" if slash else ""
 
 

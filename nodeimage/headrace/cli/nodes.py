@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, add, start, stop, drain and remove nodes.", no_args_is_help=True)
 
 POLL_S: Final = 0.3
-NodeId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As `headrace node list` shows it")]
+NodeId = Annotated[int, typer.Argument(metavar="ID", min=1, help="Its number in `headrace node list`")]
 NodeName = Annotated[str, typer.Argument(metavar="ID", help="For example 2, or node-2", show_default=False)]
 
 
@@ -70,7 +70,7 @@ def add(
     ] = None,
     node_option: Annotated[
         list[str] | None,
-        typer.Option("--node-option", help="A further argument for the node's process; may repeat", show_default=False),
+        typer.Option("--node-option", help="Argument for the node's process; may repeat", show_default=False),
     ] = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
@@ -119,7 +119,7 @@ def start(node: NodeName, data: DataFolder = None, output: Output = OutputFormat
 @app.command()
 def stop(
     node: NodeName,
-    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds before it is killed")] = 30.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds after which it is killed")] = 30.0,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -147,16 +147,16 @@ def stop(
 def drain(
     node: NodeId,
     cancel: Annotated[bool, typer.Option("--cancel", help="Let the node take roles and replicas again")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is empty")] = True,
-    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 3600.0,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return once it is empty")] = True,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits at most")] = 3600.0,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Empty a node, so that it can be removed.
 
-    Its roles go to others at once, then its replicas. Clients notice nothing. Exit code 1 where it is not empty
-    when --wait ends.
+    Its roles go to others at once, then its replicas. Clients notice nothing. The exit code is 1 if it is not
+    empty when --wait ends.
 
     \b
     Example:
@@ -175,9 +175,9 @@ def drain(
     elif cancel:
         note(f"node {node} takes roles and replicas again")
     elif answer["replicas"]:
-        note(f"node {node} is being drained: {_left(answer)}; `headrace node list` shows how far it is")
+        note(f"node {node} is being drained: {_left(answer)}; `headrace node list` shows its progress")
     else:
-        note(f"node {node} is empty; `headrace node remove {node}{data_option(data)}` forgets it")
+        note(f"node {node} is empty; `headrace node remove {node}{data_option(data)}` removes it")
     if wait and not cancel and answer["replicas"]:
         raise typer.Exit(1)
 
@@ -192,7 +192,7 @@ def remove(
 ) -> None:
     """Remove a node for good; drain it first.
 
-    Stops its process where that runs on this machine.
+    Its process is stopped if it runs on this machine.
 
     \b
     Example:
@@ -215,7 +215,7 @@ def remove(
     if output is OutputFormat.JSON:
         print_json(answer)
     elif answer["replicas_given_up"]:
-        note(f"removed node {node}; {answer['replicas_given_up']} replicas are made anew on other nodes")
+        note(f"removed node {node}; {answer['replicas_given_up']} replicas are recreated on other nodes")
     else:
         note(f"removed node {node}")
 
@@ -262,7 +262,7 @@ def _drop_folder(folder: Path, node: int, *, erase: bool) -> None:
     if name in node_folders(folder):
         drop_node(folder, name, erase=erase)
         if not erase:
-            note(f"its data stay in {folder / name}; no node takes them up again")
+            note(f"its data stay in {folder / name}; no node will use them again")
 
 
 def _reported(work: "Any", folder: Path) -> "NodeProcess":

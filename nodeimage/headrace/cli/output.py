@@ -127,7 +127,7 @@ def _told_of_failure() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise ReaderGone("whoever read the output has gone") from error
+        raise ReaderGone("the reader of the output is gone") from error
     except OSError as error:
         raise OutputFailed(f"the output cannot be written: {error.strerror or error}") from error
 

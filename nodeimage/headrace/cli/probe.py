@@ -34,8 +34,8 @@ def probe(
             show_default=False,
         ),
     ] = None,
-    interval: Annotated[float, typer.Option("--interval", min=0.01, help="Seconds from one round to the next")] = 1.0,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a node may take")] = 10.0,
+    interval: Annotated[float, typer.Option("--interval", min=0.01, help="Seconds between rounds")] = 1.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds after which a node has failed")] = 10.0,
     size: Annotated[int, typer.Option("--size", min=16, max=500_000, help="Bytes of a record's value")] = 100,
     metrics_port: Annotated[
         int | None,
@@ -54,7 +54,7 @@ def probe(
 ) -> None:
     """Time a record's way through every node and back.
 
-    Exit code 1 where a node fails.
+    The exit code is 1 if a node fails.
 
     \b
     Examples:
@@ -136,7 +136,7 @@ def _print(results: "Sequence[Result]") -> None:
         if each.error:
             print_line(f"node {each.node}  FAILED: {each.error}")
         elif each.produce_s is None or each.roundtrip_s is None:
-            print_line(f"node {each.node}  answers; it leads no partition of the probe's")
+            print_line(f"node {each.node}  answers, but leads no partition of the probe's topic")
         else:
             print_line(
                 f"node {each.node}  acknowledged after {each.produce_s * 1000:.1f} ms,"

@@ -18,22 +18,22 @@ class ProbeMetrics:
         self.registry = CollectorRegistry()
         self._produce = Histogram(
             "headrace_probe_produce_seconds",
-            "From the request that brings a record to a node until it is acknowledged.",
+            "Time from sending a record to a node until it is acknowledged.",
             ["node"],
             registry=self.registry,
             buckets=BUCKETS_S,
         )
         self._roundtrip = Histogram(
             "headrace_probe_roundtrip_seconds",
-            "From the request that brings a record to a node until it was read there.",
+            "Time from sending a record to a node until it is read back from there.",
             ["node"],
             registry=self.registry,
             buckets=BUCKETS_S,
         )
-        self._probes = Counter(
-            "headrace_probe_probes", "How often a node was probed.", ["node"], registry=self.registry
+        self._probes = Counter("headrace_probe_probes", "Number of probes of a node.", ["node"], registry=self.registry)
+        self._failures = Counter(
+            "headrace_probe_failures", "Number of probes of a node that failed.", ["node"], registry=self.registry
         )
-        self._failures = Counter("headrace_probe_failures", "How often that failed.", ["node"], registry=self.registry)
         self._nodes: set[int] = set()
 
     def add(self, results: Sequence[Result]) -> None:

@@ -192,7 +192,7 @@ class Probe:
             async with asyncio.timeout(self._timeout_s):
                 return await self._probe(NodeId(node))
         except TimeoutError:
-            return Result(node=node, error=f"nothing came back within {self._timeout_s:g} s")
+            return Result(node=node, error=f"the record was not read back within {self._timeout_s:g} s")
         except HeadraceError as error:
             return Result(node=node, error=str(error))
 
@@ -306,7 +306,7 @@ def _refusal(code: int) -> str:
     known = code_of(code)
     text = known.name.lower().replace("_", " ")
     if known is Code.TOPIC_AUTHORIZATION_FAILED:
-        return f"{text}: an administrator gives the right (`headrace access set`)"
+        return f"{text}: an administrator can grant the right (`headrace access set`)"
     return text
 
 

@@ -24,7 +24,7 @@ def produce(
     topic: TopicName,
     value: Annotated[
         list[str] | None,
-        typer.Option("--value", "-v", help="Send this, not stdin's lines", show_default=False),
+        typer.Option("--value", "-v", help="Send this instead of stdin's lines; may repeat", show_default=False),
         ANY_BYTES,
     ] = None,
     key: Annotated[
@@ -43,7 +43,8 @@ def produce(
         ANY_BYTES,
     ] = None,
     partition: Annotated[
-        int, typer.Option("--partition", "-p", min=-1, max=LARGEST_INT32, help="-1: by key, else in turn")
+        int,
+        typer.Option("--partition", "-p", min=-1, max=LARGEST_INT32, help="-1: chosen by key; without a key, in turn"),
     ] = -1,
     compression: Annotated[str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd")] = "none",
     bootstrap: Bootstrap = None,

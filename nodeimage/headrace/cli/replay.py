@@ -54,8 +54,8 @@ class Timestamps(StrEnum):
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet; - for stdin", show_default=False)],
     stream: Annotated[str, typer.Option("--stream", "-s", metavar="PATH", help="Where to send it, such as /factory")],
-    speed: Annotated[str, typer.Option("--speed", help="How much faster than life: 1x, 100x, or max")] = "100x",
-    topic_by: Annotated[TopicBy, typer.Option("--topic-by", help="What gets a topic of its own")] = TopicBy.DEVICE,
+    speed: Annotated[str, typer.Option("--speed", help="Pace: 1x (as recorded), 100x, or max")] = "100x",
+    topic_by: Annotated[TopicBy, typer.Option("--topic-by", help="What each topic stands for")] = TopicBy.DEVICE,
     timestamps: Annotated[
         Timestamps, typer.Option("--timestamps", help="The readings' own times, or the moment of sending")
     ] = Timestamps.ORIGINAL,
@@ -63,15 +63,19 @@ def replay(
     device_column: Column = None,
     sensor_column: Column = None,
     value_column: Annotated[
-        list[str] | None, typer.Option(show_default=False, metavar="NAME", help="May repeat, for a wide file")
+        list[str] | None,
+        typer.Option(show_default=False, metavar="NAME", help="May repeat, if a row has several values"),
     ] = None,
     time_format: Annotated[
-        str | None, typer.Option(show_default=False, metavar="FORMAT", help="As strptime takes it: %d/%m/%Y %H:%M")
+        str | None,
+        typer.Option(show_default=False, metavar="FORMAT", help="Form of the times, as for strptime: %d/%m/%Y %H:%M"),
     ] = None,
     encoding: Annotated[
         str | None,
         typer.Option(
-            show_default=False, metavar="NAME", help="Of CSV, such as cp1252 [default: by its mark, or UTF-8]"
+            show_default=False,
+            metavar="NAME",
+            help="Of a CSV file, such as cp1252 [default: by its byte order mark, or UTF-8]",
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read")] = False,
@@ -255,8 +259,8 @@ def _warn_of_expiry(stream: dict[str, Any], readings: ReadingsFile, timestamps: 
     age = time.time() * 1000 - readings.first_time
     if timestamps is Timestamps.ORIGINAL and 0 < ttl < age:
         note(
-            f"warning: the stream keeps records for {show_duration(ttl)}, these readings begin "
-            f"{show_duration(int(age))} ago and will expire at once: use --timestamps now, "
+            f"warning: the stream keeps records for {show_duration(ttl)}, the first of these readings is "
+            f"{show_duration(int(age))} old and will expire at once: use --timestamps now, "
             "or `headrace stream alter --ttl forever`"
         )
 

@@ -15,7 +15,7 @@ def rotate_secret(
     finish: Annotated[bool, typer.Option("--finish", help="Stop accepting the former secret")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change the secret by which nodes know each other.
+    """Change the secret that the nodes share.
 
     Nodes accept the new secret beside the former one within ten seconds. Run it again with --finish a minute later:
     from then on they refuse the former one. Secrets are shown by their ids, as `headrace status --node` shows them
@@ -34,9 +34,9 @@ def rotate_secret(
     if output is OutputFormat.JSON:
         print_json({"data": str(folder), "secrets": secrets.ids})
     elif finish:
-        note(f"nodes know each other by secret {secrets.ids[0]} alone")
+        note(f"nodes authenticate each other by secret {secrets.ids[0]} alone")
     else:
-        note(f"nodes know each other by secret {secrets.ids[0]}, and {secrets.ids[1]} for the time being")
+        note(f"nodes authenticate each other by secret {secrets.ids[0]}, and {secrets.ids[1]} for the time being")
         note(
             f"in a minute, with all nodes running: `headrace rotate-secret --finish{data_option(data)}`; a node that is"
             " stopped reads it when it starts"

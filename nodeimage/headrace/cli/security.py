@@ -30,7 +30,7 @@ def show(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = 
 @app.command()
 def on(
     force: Annotated[
-        bool, typer.Option("--force", help="Also if administrators only have certificates or tokens")
+        bool, typer.Option("--force", help="Even if administrators only have certificates or tokens")
     ] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
@@ -38,7 +38,7 @@ def on(
 ) -> None:
     """Enforce access expressions from now on.
 
-    Refused where nobody could administer the cluster then: create an administrator first, and give it the cluster
+    Refused if nobody could administer the cluster afterwards: create an administrator first, and give it the cluster
     with `headrace access set cluster --admin u:root`. See docs/security.md.
 
     \b

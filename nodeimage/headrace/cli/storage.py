@@ -44,14 +44,14 @@ def chain(
 
 
 def scrub(
-    wait: Annotated[bool, typer.Option("--wait", help="Return when everything was read back")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once everything has been read back")] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Check every checksum of everything stored.
 
-    Exit code 1 where something is damaged.
+    The exit code is 1 if something is damaged.
 
     \b
     Example:

@@ -31,10 +31,10 @@ Retention = Annotated[
 ]
 Partitions = Annotated[
     int | None,
-    typer.Option("--partitions", min=1, help="Partitions of topics that do not say how many", show_default=False),
+    typer.Option("--partitions", min=1, help="Partitions of topics created without a number", show_default=False),
 ]
 AutoCreate = Annotated[
-    bool | None, typer.Option("--auto-create/--no-auto-create", help="Make topics on first use", show_default=False)
+    bool | None, typer.Option("--auto-create/--no-auto-create", help="Create topics on first use", show_default=False)
 ]
 MaxMessage = Annotated[str | None, typer.Option("--max-message", help="Largest record batch: 1MiB", show_default=False)]
 TimestampType = Annotated[
@@ -44,7 +44,7 @@ Volume = Annotated[
     str | None,
     typer.Option("--volume", help="The volume that holds its records: `headrace volume`", show_default=False),
 ]
-Description = Annotated[str | None, typer.Option("--description", show_default=False, help="A text for people")]
+Description = Annotated[str | None, typer.Option("--description", show_default=False, help="Free text")]
 
 
 @app.command()
@@ -149,7 +149,7 @@ def alter(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change a stream; what is not given stays.
+    """Change a stream; options left out keep their values.
 
     \b
     Example:
@@ -158,7 +158,7 @@ def alter(
     changes = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
     access = expressions(produce, consume, topic, copy, admin)
     if not changes and not access:
-        raise typer.BadParameter("say what to change, for example --ttl 7d")
+        raise typer.BadParameter("give what to change, for example --ttl 7d")
     if access:  # first, since an invalid expression is refused
         print_warnings(call(bootstrap, data, "access.set", {"items": items(path, access)}))
     _show(call(bootstrap, data, "stream.alter", {"path": path, "changes": changes}), output)
@@ -174,7 +174,7 @@ def delete(
 ) -> None:
     """Delete a stream.
 
-    One that has topics is kept, unless --force.
+    A stream that has topics is only deleted with --force.
 
     \b
     Example:

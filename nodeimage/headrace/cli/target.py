@@ -234,7 +234,7 @@ def _password(options: ClientOptions) -> str:
         _warn_of_readers(path)
         return password
     if not is_terminal(sys.stdin):
-        raise HeadraceError(f"--user {options.user} needs --password-file FILE where no terminal is to ask at")
+        raise HeadraceError(f"--user {options.user} needs --password-file FILE where there is no terminal to ask on")
     return _asked_password(options.user or "")
 
 

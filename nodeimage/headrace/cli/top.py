@@ -17,7 +17,7 @@ def top(
 ) -> None:
     """Show live what nodes, streams and groups do.
 
-    q ends it; Tab, s and r choose how it is sorted.
+    Press q to quit; Tab, s and r choose how rows are sorted.
 
     \b
     Examples:

@@ -170,7 +170,9 @@ class Live:
                 self._error = error
             except HeadraceError as error:
                 with self._lock:
-                    self._note = f"no answer at {time.strftime('%H:%M:%S')}, this is older: {printable(str(error))}"
+                    self._note = (
+                        f"no answer at {time.strftime('%H:%M:%S')}, so what is shown is older: {printable(str(error))}"
+                    )
             except BaseException as error:
                 self._error = error
             os.write(self._tell, b".")

@@ -45,7 +45,7 @@ LABELS: Final = {
 }
 MIN_LINES: Final = 3
 """Least lines of a panel with content, if there is room: its head and two rows."""
-HELP: Final = "q quit   Tab next panel   s sort by the next column   r the other way round"
+HELP: Final = "q quit   Tab next panel   s sort by the next column   r reverse the order"
 BOLD, REVERSE, DIM, PLAIN = "\x1b[1m", "\x1b[7m", "\x1b[2m", "\x1b[0m"
 
 

@@ -33,9 +33,12 @@ def create(
         ),
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="As Kafka's", show_default=False)
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", metavar="NAME=VALUE", help="A topic config of Kafka's; may repeat", show_default=False
+        ),
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing one is no error")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed where a topic exists")] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,

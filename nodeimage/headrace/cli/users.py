@@ -48,7 +48,7 @@ def create(
     name: Name,
     password_file: PasswordFile = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="A certificate or a token proves who it is")
+        bool, typer.Option("--no-password", help="The user logs in by certificate or token")
     ] = False,
     group: Groups = None,
     bootstrap: Bootstrap = None,
@@ -124,7 +124,7 @@ def alter(
       headrace user alter alice --group sensors --group ops
     """
     if no_groups is bool(group):
-        raise typer.BadParameter("name all groups that it is in from now on with --group, or say --no-groups")
+        raise typer.BadParameter("give all groups that it is in from now on with --group, or --no-groups")
     params = {"name": name, "groups": group or [], "force": force}
     _show(split_warnings(call(bootstrap, data, "user.alter", params)), output)
 
@@ -152,7 +152,7 @@ def passwd(
 @app.command()
 def delete(
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Also yourself")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete the user even if it is you")] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
@@ -178,12 +178,12 @@ def _password(file: Path | None, *, of: str) -> str:
         with file.open("rb") as opened:
             content = opened.read(MAX_FILE + 1)
         if len(content) > MAX_FILE:
-            raise HeadraceError(f"{file} is no password's file: it has more than {MAX_FILE} bytes")
+            raise HeadraceError(f"{file} is not a password file: it has more than {MAX_FILE} bytes")
         try:
             return content.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             pass  # raise outside this handler: Python's error holds the password
-        raise HeadraceError(f"{file} is no password's file: it is not UTF-8")
+        raise HeadraceError(f"{file} is not a password file: it is not UTF-8")
     if not is_terminal(sys.stdin):
         raise HeadraceError("there is no terminal to ask for a password on: give it with --password-file FILE")
     return str(typer.prompt(f"Password of {of}", hide_input=True, confirmation_prompt=True, err=True))

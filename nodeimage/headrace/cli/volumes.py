@@ -20,25 +20,28 @@ Replicas = Annotated[
 ]
 MinInSync = Annotated[
     int | None,
-    typer.Option("--min-in-sync", help="With fewer replicas in sync, no writes", show_default=False, metavar="N"),
+    typer.Option("--min-in-sync", help="Refuse writes with fewer replicas in sync", show_default=False, metavar="N"),
 ]
 Spread = Annotated[
     str | None,
-    typer.Option("--spread", help="Replicas on hosts of their own: preferred or required", show_default=False),
+    typer.Option("--spread", help="Each replica on another host: preferred or required", show_default=False),
 ]
 Zones = Annotated[
-    str | None, typer.Option("--zones", metavar="A,B", help="Nodes of these only; any for all", show_default=False)
+    str | None,
+    typer.Option("--zones", metavar="A,B", help="Only nodes of these zones; any: all nodes", show_default=False),
 ]
 Labels = Annotated[
     list[str] | None,
-    typer.Option("--label", metavar="NAME=VALUE", help="Nodes with all of these only; any for all", show_default=False),
+    typer.Option(
+        "--label", metavar="NAME=VALUE", help="Only nodes with all of these labels; any: all nodes", show_default=False
+    ),
 ]
 SizeLimit = Annotated[
-    str | None, typer.Option("--size-limit", help="Of all its records: 500GiB, unlimited", show_default=False)
+    str | None, typer.Option("--size-limit", help="Limit for all its records: 500GiB, unlimited", show_default=False)
 ]
 Durability = Annotated[
     str | None,
-    typer.Option("--durability", help="Acknowledged from the disk or the memory of each: fsync, memory"),
+    typer.Option("--durability", help="Replicas acknowledge from disk or from memory: fsync, memory"),
 ]
 ANY = "any"
 
@@ -59,7 +62,7 @@ def create(
 ) -> None:
     """Create a volume: how many replicas, and where.
 
-    What is not given: as many replicas as the default volume has, and the larger half of them in sync.
+    By default it has as many replicas as the default volume, and a majority of them as --min-in-sync.
 
     \b
     Example:
@@ -88,7 +91,7 @@ def list_volumes(bootstrap: Bootstrap = None, data: DataFolder = None, output: O
 
 @app.command()
 def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show one volume, and what it asks for in vain.
+    """Show one volume, and which demands are not met.
 
     \b
     Example:
@@ -111,9 +114,9 @@ def alter(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change a volume; what is not given stays.
+    """Change a volume; options left out keep their values.
 
-    Its containers follow one after the other: `headrace status` shows how far they are.
+    Its containers are changed one after the other: `headrace status` shows the progress.
 
     \b
     Example:
@@ -121,7 +124,7 @@ def alter(
     """
     fields = volume_fields(replicas, min_in_sync, spread, zones, label, size_limit, durability)
     if not fields:
-        raise typer.BadParameter("say what to change, for example --replicas 3")
+        raise typer.BadParameter("give what to change, for example --replicas 3")
     _show(call(bootstrap, data, "volume.alter", {"name": name, **fields}), output)
 
 

@@ -113,7 +113,9 @@ def watch(gather: Callable[[], T], draw: Callable[[T], None], *, interval_s: flo
 
 
 def _show(last: T, draw: Callable[[T], None], failure: str, *, live: bool, apart: bool) -> None:
-    text = f"no answer at {time.strftime('%H:%M:%S')}, this is older: {printable(failure)}" if failure else ""
+    text = (
+        f"no answer at {time.strftime('%H:%M:%S')}, so what is shown is older: {printable(failure)}" if failure else ""
+    )
     if live:
         put((f"{text}\n\n" if text else "") + captured(lambda: draw(last)))
     elif text:

@@ -50,7 +50,7 @@ async def committed_to(leader: Leader, position: Position, *, timeout_s: float) 
             f"container {leader.id} has not committed up to {position} within {timeout_s:g} s",
         ) from None
     if not leads:
-        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node leads container {leader.id} no more")
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node no longer leads container {leader.id}")
 
 
 async def back_in_touch(leader: Leader) -> bool:

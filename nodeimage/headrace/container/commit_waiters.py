@@ -84,4 +84,4 @@ class WaitingFuture:
 
 def not_leader(container: ContainerId) -> KafkaError:
     """Return the error for callers when this node no longer leads the container."""
-    return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node leads container {container} no more")
+    return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node no longer leads container {container}")

@@ -135,7 +135,7 @@ class Follower:
         if self._session is not None:
             if newer > self.epoch and not self._session.is_closed:
                 code = int(Code.NOT_LEADER_OR_FOLLOWER)
-                self._session.send(Refused(code=code, reason="another node leads by now", epoch=newer))
+                self._session.send(Refused(code=code, reason="another node leads now", epoch=newer))
             self._session.close()
         if task is not None:
             with contextlib.suppress(asyncio.CancelledError):
@@ -265,7 +265,7 @@ class Follower:
         if begin < self.log.start or same < begin:
             # The leader no longer has the frames in between, and those here may exist only in an earlier leader's log
             # (KIP-101).
-            log.info("begins anew", container=self.id, end=self.log.end, begin=begin, same=same)
+            log.info("starts over", container=self.id, end=self.log.end, begin=begin, same=same)
             await self.replica.reset(begin)
         elif begin < self.log.end:
             log.info("cut", container=self.id, end=self.log.end, begin=begin)

@@ -370,7 +370,7 @@ async def accept(
             refuse(session, code, str(error), epoch=leader.epoch)
             return
         if outgoing is None:
-            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node leads no more", epoch=leader.epoch)
+            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node no longer leads the container", epoch=leader.epoch)
             return
         begin = outgoing.position
         if not leader.log.start <= begin <= leader.log.end:
@@ -380,7 +380,7 @@ async def accept(
             refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "its snapshot belongs to another log", epoch=leader.epoch)
             return
     if leader.lost:
-        refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node leads no more", epoch=leader.epoch)
+        refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node no longer leads the container", epoch=leader.epoch)
         return
     member = Member(NodeId(asked.node), asked.format)
     for older in [feed for feed in leader.feeds if isinstance(feed, FollowerFeed) and feed.member.node == member.node]:

@@ -271,8 +271,8 @@ class LocalReplica:
         not lead."""
         if begin < self.committed and not self._gave_up:
             raise CorruptLog(
-                f"container {self.id}: the primary has it cut to {begin}, but all up to {self.committed} is committed. "
-                "Nothing is cut; look at `headrace containers`, and whether the cluster store was set back"
+                f"container {self.id}: the primary asks to cut it at {begin}, but everything up to {self.committed} is "
+                "committed. Nothing is cut; look at `headrace containers`, and whether the cluster store was set back"
             )
 
     def committed_moved(self) -> None:
@@ -494,11 +494,11 @@ class LocalReplica:
                     state, container_log, _ = await self._loop.run_in_executor(self._executor, renewed)
                     break
                 except OutOfDescriptors as error:
-                    log.warning("a damaged replica is not made anew yet", container=self.id, reason=str(error))
+                    log.warning("a damaged replica is not recreated yet", container=self.id, reason=str(error))
                     await asyncio.sleep(RETRY_S)
         except (HeadraceError, OSError) as error:
             # The state in memory claims data that the disk no longer has. The next start finds an empty replica.
-            self._fatal(f"container {self.id}: a damaged replica could not be made anew: {error}", held=Position(0))
+            self._fatal(f"container {self.id}: a damaged replica could not be recreated: {error}", held=Position(0))
             raise
         self._state = state
         self._known_committed = Position(0)

@@ -197,8 +197,8 @@ class LeadersRoster:
             (self._astir if follower is None else self._taken).append(resting.number)
         if (answer.count, answer.digest) != (self._sum.count, self._sum.digest):
             raise MalformedRequest(
-                f"the other side speaks for {answer.count} replicas that rest, and told of {self._sum.count}"
-                + (", of others" if answer.count == self._sum.count else "")
+                f"the other side vouches for {answer.count} resting replicas, but has announced {self._sum.count}"
+                + (" others" if answer.count == self._sum.count else "")
             )
         # Only now, because this answer does not count for the followers that it withdraws.
         self.vouch.heard = max(self.vouch.heard, now)

@@ -50,7 +50,7 @@ def open_folder(
         try:
             opened = ContainerLog.open(folder, options)
         except LostTail as error:
-            log.error("a replica has lost what it had synced, and is in sync no more", container=container,
+            log.error("a replica has lost what it had synced, and is no longer in sync", container=container,
                       error=str(error))  # fmt: skip
             state = replica_folder.as_another(folder, state)
             ContainerLog.accept_loss(folder)
@@ -59,7 +59,7 @@ def open_folder(
     except CorruptLog as error:
         if not replaceable:
             raise
-        log.error("a damaged replica is fetched anew", container=container, error=str(error))
+        log.error("a damaged replica is fetched again", container=container, error=str(error))
     replica_folder.set_aside(folder)
     try:
         return open_empty(folder, options)

@@ -242,7 +242,7 @@ class Replicas:
             del self.led[leader.id]
         leader.lose()
         self._note(leader.id)
-        log.info("leads no more", container=leader.id, epoch=leader.epoch)
+        log.info("no longer leads", container=leader.id, epoch=leader.epoch)
         for listener in self._container_listeners:
             listener.container_left(leader)
 
@@ -404,7 +404,7 @@ class Replicas:
             return
         if leader is not None and not leader.lost:
             self._leave(leader)
-        log.error("a damaged replica is fetched anew", container=container_id, format=replica.incarnation)
+        log.error("a damaged replica is fetched again", container=container_id, format=replica.incarnation)
         await replica.renew()
 
     async def _open(self, record: ContainerRecord) -> LocalReplica:
@@ -476,7 +476,7 @@ class Replicas:
         leader = self.led.get(container_id)
         if leader is None or leader.epoch >= epoch:
             return
-        log.info("another node leads by now", container=container_id, epoch=epoch)
+        log.info("another node leads now", container=container_id, epoch=epoch)
         self._leave(leader)
         self._env.view.refresh()
         slot = self._slots.get(container_id)
@@ -595,7 +595,7 @@ class Replicas:
             self._disk_writes.clear()
             for container_id in stuck:
                 self._note(container_id)
-            log.error("the disk hangs, no role is changed here", containers=len(stuck), such_as=stuck[:5])
+            log.error("the disk hangs, so no role is changed here", containers=len(stuck), such_as=stuck[:5])
         elif not stuck and not self._disk_writes.is_set():
             self._disk_writes.set()
             log.info("the disk writes again")
@@ -652,7 +652,7 @@ class Replicas:
                 snapshot=snapshot,
             )
         except (HeadraceError, OSError) as error:
-            log.warning("a follower was not taken on", container=leader.id, node=asked.node, reason=str(error))
+            log.warning("a follower was not accepted", container=leader.id, node=asked.node, reason=str(error))
             session.close()
 
     async def prepare(self, container_id: ContainerId) -> str:

@@ -156,7 +156,7 @@ class SyncCycle:
             self._loop.call_later(RETRY_JOB_S, self._writer.write_again)
             return
         if self._put_off and error is None:
-            log.info("writing the log goes on", container=self.id)
+            log.info("writing the log continues", container=self.id)
         self._put_off = False
         if error is not None:
             # Invariant 13: after a failed write or sync, only a restart can find out what the disk holds.

@@ -405,7 +405,7 @@ class _Round:
             return False
         record, target = donor.record, donor.target
         reason = (
-            f"{donor.why}; {share:.0%} of what is written to container {record.container_id} goes on in container"
+            f"{donor.why}; {share:.0%} of what is written to container {record.container_id} continues in container"
             f" {target.container_id} of node {target.leader}"
         )
         self._changes.append(Roll(donor.node, record.container_id, share, limit, target.container_id, reason))
@@ -433,9 +433,8 @@ class _Round:
                         best = (gap, record, candidate)
         if best is not None:
             gap, record, candidate = best
-            reason = (
-                f"node {record.leader} leads {gap} closed containers more than node {candidate}, which leads this now"
-            )
+            more = f"{gap} closed containers more than node {candidate}"
+            reason = f"node {record.leader} leads {more}, which leads this one now"
             moved = hand_over(self._observed, record, candidate, reason, self._now)
             self._changes.append(replace(moved, is_balance=True))
             self._closed_moves.append(self._now)

@@ -321,7 +321,7 @@ class Controller:
             try:
                 listener(node, changes, whole)
             except Exception:  # a fault in a listener must not make the node count as silent
-                log.exception("what a node told of its replicas was not taken up", node=node)
+                log.exception("a node's report of its replicas was not processed", node=node)
 
     def told_of(self, container: ContainerId) -> list[ReplicaState]:
         """Return the replicas of a container on other nodes, as last reported."""
@@ -341,7 +341,7 @@ class Controller:
         self._puts.forget()
         self._leader_changes.forget()
         self._balance = BalanceState()
-        text = f"node {self._own} is the controller now" if held else f"node {self._own} is the controller no longer"
+        text = f"node {self._own} is the controller now" if held else f"node {self._own} is no longer the controller"
         self.events.add("office", f"{text} (term {self._lease.term})", node=self._own)
         self._wake.set()
 
@@ -387,7 +387,7 @@ class Controller:
             self._forget_yields()
         elif len(observed.nodes) > 1 and now >= self._yields_at:
             self._yields_at = now + self._yields.failed()
-            self.events.add("office", f"node {self._own} {why}: leaves the office to others", node=self._own)
+            self.events.add("office", f"node {self._own} {why}: it gives up the controller lease", node=self._own)
             await self._lease.give_back()
             return
         async for _ in self._in_turns(observed.find_at_rest(now)):
@@ -486,7 +486,7 @@ class Controller:
                     await self._store_call(lambda store: features.note_able(store, since))
                 case BeginRaising(level=level, reason=reason):
                     await self._store_call(lambda store: features.begin_raising(store, level))
-                    self.events.add("level", f"feature level {level} is about to be the cluster's, {reason}")
+                    self.events.add("level", f"the cluster is about to go to feature level {level}, {reason}")
                     await self._store_call(lambda store: features.refuse_older(store, level))
                 case FinishRaising(level=level):
                     await self._store_call(lambda store: features.refuse_older(store, level))
@@ -594,7 +594,9 @@ class Controller:
             container, reason = next(iter(waits.items()))
             self.events.add("frozen", f"{len(waits)} containers are frozen, such as {container}: {reason}")
         else:
-            self.events.add("thawed", "no container is frozen any more: the cluster store has their newest records")
+            self.events.add(
+                "thawed", "no container is frozen any longer: the cluster store has the newest records again"
+            )
 
     # --- applying
 
@@ -660,7 +662,7 @@ class Controller:
                     await seen.wait()
                     seen.clear()
         except TimeoutError:
-            log.warning("a new container does not show in the store", container=container)
+            log.warning("a new container does not appear in the cluster store", container=container)
         finally:
             self._changes_seen.pop(seen, None)
 

@@ -235,5 +235,5 @@ class ControllerLease:
         if self._held is None:
             return
         self._held = None
-        log.info("this node is the controller no longer")
+        log.info("this node is no longer the controller")
         self._changed(False)

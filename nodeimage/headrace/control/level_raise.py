@@ -56,7 +56,7 @@ def level_step(observed: Observed, features: FeaturesRecord, *, now: float, time
     if not features.able_since or features.able_since > time:
         return NoteAble(time)
     if time - features.able_since >= features.wait_s * 1000:
-        return BeginRaising(target, f"all nodes have supported it, and been well, for {features.wait_s:g} s")
+        return BeginRaising(target, f"all nodes have supported it, and been healthy, for {features.wait_s:g} s")
     return None
 
 

@@ -163,7 +163,9 @@ def start(
     folder = open_folder(folder)
     open_to_all = secure_folder.secured(folder) is None and not options.secure
     if open_to_all and not options.allow_anonymous and _bind(folder, options) != HOST:
-        raise Unprotected(f"whoever reaches {options.hosts[0]} could do everything: say --secure, or --allow-anonymous")
+        raise Unprotected(
+            f"anybody who reaches {options.hosts[0]} could do everything: add --secure, or --allow-anonymous"
+        )
     with start_lock(folder):
         _refuse_running(folder)
         if options.secure or (options.hosts and secure_folder.secured(folder) is not None):

@@ -45,7 +45,7 @@ def add_node(folder: Path, *, port: int | None, options: Sequence[str], progress
     with start_lock(folder):
         cluster = _running(folder)
         if len(cluster.nodes) >= MAX_NODES:
-            raise NodeRefused(f"{len(cluster.nodes)} nodes are as many as one machine should have")
+            raise NodeRefused(f"there are {len(cluster.nodes)} nodes, as many as one machine should have")
         choice = Ports(cluster.bind)
         highest = max(node.port for node in cluster.nodes)
         chosen = choice.next_to(highest) if port is None else choice.choose([None], port)[0]

@@ -31,7 +31,7 @@ def begin(folder: Path) -> Secrets:
     file = folder / PEER_SECRETS
     known = read_secrets(file)
     if known is not None and known.former:
-        raise SecretNotChanged("the secret changes already: `headrace rotate-secret --finish` ends that")
+        raise SecretNotChanged("the secret is being changed already: `headrace rotate-secret --finish` finishes that")
     return _write(file, Secrets(secrets.token_hex(BYTES), _record_secret(folder) if known is None else known.newest))
 
 
@@ -40,10 +40,10 @@ def finish(folder: Path, *, now: float) -> Secrets:
     file = folder / PEER_SECRETS
     known = read_secrets(file)
     if known is None or not known.former:
-        raise SecretNotChanged("the secret does not change: `headrace rotate-secret` begins that")
+        raise SecretNotChanged("the secret is not being changed: `headrace rotate-secret` starts a change")
     left_s = LOOKED_S - (now - file.stat().st_mtime)
     if left_s > 0:
-        raise SecretNotChanged(f"nodes may not have looked at the new secret yet: say it again in {left_s:.0f} s")
+        raise SecretNotChanged(f"nodes may not have read the new secret yet: try again in {left_s:.0f} s")
     return _write(file, Secrets(known.newest))
 
 

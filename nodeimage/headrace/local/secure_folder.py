@@ -116,12 +116,14 @@ def make_secure(folder: Path, hosts: Sequence[str]) -> None:
     """Make the folder secure from now on, whatever happens next; `hosts`: empty keeps the present ones."""
     present = secured(folder)
     if not str(folder).isprintable() or "\\" in str(folder):
-        raise FolderRefused(f"{folder} cannot stand in clients' files: a secure cluster takes a folder of another name")
+        raise FolderRefused(
+            f"{folder} cannot be written in clients' files: a secure cluster needs a folder with another name"
+        )
     try:
         folder.chmod(0o700)  # the cluster store contains a secret too
         security_folder(folder).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise FolderRefused(f"{folder} cannot be made its owner's alone: {error.strerror}") from error
+        raise FolderRefused(f"{folder} cannot be restricted to its owner: {error.strerror}") from error
     if present is None or hosts:
         _write_secure_file(folder, SecureFile(hosts=tuple(hosts)))
 
@@ -195,7 +197,7 @@ def write_client_files(folder: Path, bootstrap: str) -> None:
         raise FolderRefused(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
-_HEAD: Final = "# Made by `headrace up`, and made anew when what it says changes.\n"
+_HEAD: Final = "# Written by `headrace up`, which rewrites it when its contents change.\n"
 
 
 def _ensured(folder: Path, names: Sequence[str], hosts: Sequence[str], now: float) -> tuple[list[str], float]:
@@ -226,7 +228,7 @@ def _ensured(folder: Path, names: Sequence[str], hosts: Sequence[str], now: floa
     return made, until
 
 
-LISTENERS: Final = f"""# Made by `headrace up`, and made anew at each start. Names of topics without a path
+LISTENERS: Final = f"""# Written by `headrace up`, which rewrites it at each start. Names of topics without a path
 # are of /default here; for another `default_stream` see "Listeners" in docs/security.md.
 [[listener]]
 name = "secure"

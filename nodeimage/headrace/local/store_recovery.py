@@ -122,8 +122,9 @@ def _set_aside(replica: FoundReplica, warnings: list[str]) -> None:
     aside = node_folder / f"container-{replica.folder.name}-set-aside-{time.strftime('%Y%m%dT%H%M%S')}"
     replica.folder.rename(aside)
     warnings.append(
-        f"node {replica.node} led container {replica.folder.name} by an old copy of the store, and wrote what nobody "
-        f"else has: that replica is {aside} now, and is made anew from the others; delete it when all is well"
+        f"node {replica.node} led container {replica.folder.name} according to an old copy of the store, and "
+        f"wrote what no other node has: that replica is now {aside}, and is recreated from the others; delete it once "
+        "all is well"
     )
 
 

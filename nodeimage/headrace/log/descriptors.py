@@ -59,7 +59,7 @@ def are_lacking() -> bool:
 
 def out_of_descriptors(what: Path | str, error: OSError) -> OutOfDescriptors:
     """The exception to raise for `error` when `what` could not be opened."""
-    return OutOfDescriptors(f"{what} cannot be opened for now: {error.strerror}. It goes on when there are some again.")
+    return OutOfDescriptors(f"{what} cannot be opened for now: {error.strerror}. It is tried again once some are free.")
 
 
 def open_descriptor(path: Path, flags: int, mode: int = 0o640) -> int:

@@ -145,7 +145,7 @@ def _recover_chunk(
     frames_end = table.end
     if frames_end < (loaded.synced if next_start is None else until):
         raise CorruptLog(f"{path}, byte {FILE_HEAD_BYTES + frames_end} (position {start + frames_end}): {fault}. "
-                         "Frames behind it were synced, so this is damage. Refetch this chunk.")  # fmt: skip
+                         "Frames after it were synced, so this is damage. Refetch this chunk.")  # fmt: skip
     if next_start is None and start + frames_end < mark:
         raise LostTail(f"{path}, byte {FILE_HEAD_BYTES + frames_end} (position {start + frames_end}): "
                        f"{fault or 'nothing is written'}, although position {mark} was synced.")  # fmt: skip
@@ -229,7 +229,7 @@ def _scan(fd: int, table: Table, gaps: list[tuple[int, int]], *, start: int, unt
         _, length, type, epoch, position, partitionlet, first, last, max_timestamp = HEADER.unpack_from(window, at)
         if length < HEADER_BYTES or place + length > until:
             clean = not length and not any(window[at : at + HEADER_BYTES])
-            return "" if clean else f"a frame of {length} bytes cannot be"
+            return "" if clean else f"no frame has {length} bytes"
         if position != start + place:
             return f"the frame says that it is at position {position}"
         if at + length > len(window) and type != _GAP:

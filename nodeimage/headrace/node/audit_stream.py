@@ -113,7 +113,9 @@ class AuditStream:
         event_fields: dict[str, object] = {"node": int(self._cluster.node_id), **fields}
         if self.lost:
             event_fields["lost"], self.lost = self.lost, 0
-            log.warning("events were lost to the audit's stream, and are in the log", lost=event_fields["lost"])
+            log.warning(
+                "audit events could not be written to their stream, and are in the log", lost=event_fields["lost"]
+            )
         event = msgspec.json.encode(event_fields)
         self._waiting.append((at_ms if isinstance(at_ms, int) else self._runtime.now(), event))
         self._waiting_bytes += len(event)
@@ -184,7 +186,7 @@ class AuditStream:
         found = await self._catalog.query(look)
         if found is not None:
             return found
-        policy = StreamPolicy(ttl_ms=TTL_MS, auto_create=False, description="who was refused, or let do, what")
+        policy = StreamPolicy(ttl_ms=TTL_MS, auto_create=False, description="who was refused, or allowed to do, what")
         nobody = [(str(permission), "") for permission in Permission]  # administrators may always read it
         await self._catalog.submit(CreateOwnedStream(STREAM, policy, nobody, now()))
         ((container, epoch),) = self._placement.place(1, policy.volume)

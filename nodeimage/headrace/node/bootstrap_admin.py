@@ -54,7 +54,7 @@ def read_bootstrap_admin(path: Path) -> BootstrapAdmin:
     except ValueError:  # bad TOML or UTF-8; the error itself may quote the file
         fields = None
     if fields is None:
-        raise _refused(path, 'is no TOML with user = "..." and password = "..."')
+        raise _refused(path, 'is not TOML with user = "..." and password = "..."')
     user, password = fields.get("user"), fields.get("password")
     if fields.keys() != _KEYS or not isinstance(user, str) or not isinstance(password, str):
         raise _refused(path, 'has to hold user = "..." and password = "...", and nothing else')

@@ -171,7 +171,7 @@ def read(path: Path | None, *, taken: Collection[str]) -> list[ClientListener]:
     except OSError as error:
         raise ListenersRefused(f"--listeners {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ListenersRefused(f"--listeners {path}: it is no text in UTF-8") from None
+        raise ListenersRefused(f"--listeners {path}: it is not UTF-8") from None
     except HeadraceError as error:
         raise ListenersRefused(f"--listeners {path}: {error}") from None
     try:

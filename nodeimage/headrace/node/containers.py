@@ -64,7 +64,7 @@ class NodeContainers:
                 while not self._leads(open_data()):
                     await self._changes.wait()
         except TimeoutError:
-            log.warning("serves without having taken up all that it is to lead", node=self._node.node_id)
+            log.warning("serves before it leads all of its containers", node=self._node.node_id)
 
     def _leads(self, wanted: list[ContainerRecord]) -> bool:
         own = [record for record in wanted if record.leader == self._node.node_id]
@@ -121,7 +121,7 @@ class NodeContainers:
                 while any(container in self._replicas.led for container in led) and self._has_successor():
                     await self._changes.wait()
         except (HeadraceError, OSError) as error:  # TimeoutError, too
-            log.info("stops without having handed over everything", reason=str(error) or "timeout")
+            log.info("stops before everything is handed over", reason=str(error) or "timeout")
         except Exception:  # the node has to stop and sync all the same
             log.exception("handing over failed")
 

@@ -66,7 +66,7 @@ class NodeDisk:
         except (HeadraceError, OSError) as error:
             self._room.refused = self._room.refused or refused
             self._due = time.monotonic() + LOOK_S
-            log.warning("the disk was not looked at", reason=str(error))
+            log.warning("the disk could not be checked", reason=str(error))
             return
         self.total = self.used + left
         enough = (ROOMY_CHUNKS if self.full else FULL_CHUNKS) * self._chunk_bytes

@@ -104,8 +104,8 @@ class DataFolder:
         else:
             if (self.path / "node.json.removed").exists():
                 raise FolderRefused(
-                    f"{self.path} is of a node that was removed from its cluster, and none takes it up again; delete"
-                    " it, or choose another folder"
+                    f"{self.path} belonged to a node that was removed from its cluster, and no node can use it again;"
+                    " delete it, or choose another folder"
                 )
             if (self.path / "containers").exists():
                 raise FolderRefused(

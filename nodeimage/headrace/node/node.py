@@ -633,7 +633,9 @@ class Node:
         except StorageFull as error:
             if present.runs:
                 raise
-            log.warning("runs are not noted in the data folder yet", reason=str(error))  # it has no runs yet
+            log.warning(
+                "process incarnations are not recorded in the data folder yet", reason=str(error)
+            )  # it has no runs yet
 
     def _producer_block(self, size: int) -> range:
         """[blocking]"""
@@ -697,7 +699,7 @@ class Node:
                     await step()
                 except (HeadraceError, OSError) as error:
                     level = self.view.features.required
-                    log.warning("the cluster's feature level is not followed yet", level=level, reason=str(error))
+                    log.warning("the cluster's feature level is not applied yet", level=level, reason=str(error))
                     await asyncio.sleep(STORE_AGAIN_S)
                 except Exception:
                     log.exception("following the cluster's feature level failed")

@@ -26,5 +26,5 @@ def check_open(
         raise ListenersRefused(
             f"{found[0]} lets anybody in who reaches {address}: make the cluster secure (--secure), have clients prove "
             'who they are (SASL, or SSL with client_auth = "required", in --listeners, with main = true for that of '
-            "--port), or say --allow-anonymous"
+            "--port), or add --allow-anonymous"
         )

@@ -99,12 +99,12 @@ def parse(arguments: Sequence[str]) -> Options:
     store = parser.add_mutually_exclusive_group(required=True)
     store.add_argument("--store", type=Path, help="the cluster store's SQLite file")
     store.add_argument(
-        "--kubernetes", metavar="NAMESPACE/CLUSTER", help="the cluster store is this one's, in Kubernetes"
+        "--kubernetes", metavar="NAMESPACE/CLUSTER", help="keep the cluster store in Kubernetes, for this cluster"
     )
-    parser.add_argument("--cluster-record", type=Path, help="with --kubernetes: the file with the cluster's own record")
-    parser.add_argument("--kubernetes-api", default="", help="address of the API server, outside of pods")
-    parser.add_argument("--kubernetes-token", type=Path, help="with --kubernetes-api: the file of a token for it")
-    parser.add_argument("--host", default="127.0.0.1", help="host of the address that clients receive")
+    parser.add_argument("--cluster-record", type=Path, help="with --kubernetes: file with the cluster's own record")
+    parser.add_argument("--kubernetes-api", default="", help="address of the API server, if this is not a pod")
+    parser.add_argument("--kubernetes-token", type=Path, help="with --kubernetes-api: file with a token for it")
+    parser.add_argument("--host", default="127.0.0.1", help="host name that clients receive as this node's address")
     parser.add_argument("--bind", default="", help="address to listen at, if it is not --host")
     parser.add_argument("--peer-host", default="", help="where other nodes reach this one, if it is not --host")
     parser.add_argument(
@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str]) -> Options:
         action="append",
         default=[],
         metavar="NAME=PORT",
-        help="one more port for clients, who are told the addresses that nodes have for that listener",
+        help="one more port for clients, which receive the nodes' addresses at that listener",
     )
     parser.add_argument("--listeners", type=Path, metavar="FILE", help="listeners with TLS and SASL, or without (TOML)")
     parser.add_argument(
@@ -122,12 +122,12 @@ def parse(arguments: Sequence[str]) -> Options:
         "--bootstrap-admin",
         type=Path,
         metavar="FILE",
-        help="user and password (TOML) of the administrator, made where there is none",
+        help="user and password (TOML) of the administrator to create, if there is none",
     )
     parser.add_argument(
         "--allow-anonymous",
         action="store_true",
-        help="without --secure: let clients in that prove nothing, at addresses that are not loopback",
+        help="without --secure: accept unauthenticated clients at addresses other than loopback",
     )
     parser.add_argument("--admin-port", type=int, help="health and metrics over HTTP")
     parser.add_argument(
@@ -139,10 +139,12 @@ def parse(arguments: Sequence[str]) -> Options:
         "--admin-token-file",
         type=Path,
         metavar="FILE",
-        help="with --admin-port: whoever shows what is in it may, from elsewhere, do what this host may",
+        help="with --admin-port: file with a token, with which other hosts may do what this host may",
     )
     parser.add_argument(
-        "--slot", default="", help="where this process runs: a new folder there replaces the former node"
+        "--slot",
+        default="",
+        help="name of the place where this process runs: with a new folder it replaces the node that ran there",
     )
     parser.add_argument("--port", type=int, default=0, help="for Kafka clients; 0: any free one")
     parser.add_argument("--peer-port", type=int, default=0, help="for the other nodes; 0: any free one")
@@ -150,7 +152,7 @@ def parse(arguments: Sequence[str]) -> Options:
         "--peer-tls",
         type=Path,
         metavar="DIR",
-        help="tls.crt, tls.key and ca.crt: nodes speak TLS to each other",
+        help="folder with tls.crt, tls.key and ca.crt: nodes use TLS with each other",
     )
     parser.add_argument(
         "--peer-tls-mode",
@@ -165,41 +167,55 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--ready-file", type=Path, help="written as JSON once the node serves")
     parser.add_argument(
-        "--first-nodes", type=int, default=1, help="of a new cluster: nodes that the first containers wait for"
+        "--first-nodes",
+        type=int,
+        default=1,
+        help="in a new cluster: nodes to wait for before the first containers are created",
     )
-    parser.add_argument("--failure-host", default="", help="what fails together with this node; its host's name")
-    parser.add_argument("--zone", default="", help="for volumes that choose zones, and Kafka's rack")
-    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="for volumes that choose")
+    parser.add_argument(
+        "--failure-host",
+        default="",
+        help="failure domain of this node, for the spread of replicas; none: this host's name",
+    )
+    parser.add_argument(
+        "--zone", default="", help="this node's zone: volumes can choose zones, and Kafka's clients see it as the rack"
+    )
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="KEY=VALUE", help="a label by which volumes choose nodes"
+    )
     parser.add_argument(
         "--audit-allowed",
         default="",
         metavar="ACTION,...",
-        help=f"allowed actions that the audit records too: of {', '.join(AUDITED)}",
+        help=f"actions that the audit records also when they are allowed: any of {', '.join(AUDITED)}",
     )
     parser.add_argument(
         "--tracing-endpoint",
         default="",
         metavar="URL",
-        help="of a collector that takes OpenTelemetry's traces over HTTP, such as http://localhost:4318",
+        help="collector of OpenTelemetry traces over HTTP, such as http://localhost:4318",
     )
     parser.add_argument(
         "--rebuild-after-s",
         type=float,
         default=600.0,
-        help="time after which a missing node's replicas are recreated elsewhere",
+        help="seconds after which a missing node's replicas are recreated elsewhere",
     )
     defaults = NodeSettings()
     for name, what in (
-        ("chunk-bytes", "most bytes of a chunk file"),
-        ("container-bytes", "size at which a container closes"),
-        ("partitionlet-bytes", "size at which a partition rolls"),
+        ("chunk-bytes", "largest chunk file, in bytes"),
+        ("container-bytes", "bytes at which a container closes"),
+        ("partitionlet-bytes", "bytes at which a partition rolls into a new partitionlet"),
         ("disk-quota", "most bytes that this node keeps; 0: no limit"),
         ("disk-reserve", "bytes of the disk that new chunks leave free"),
-        ("rebalance-delay-ms", "how long a group's first rebalance waits for members"),
-        ("snapshot-rate", "bytes a second of the catalog that nodes which join are sent, all together; 0: no limit"),
-        ("max-connections", "most connections of clients; 0: as many as there are file descriptors for"),
-        ("max-connections-per-ip", "most connections of clients from one address; 0: half of --max-connections"),
-        ("connections-max-idle-ms", "a client's connection is closed on which nothing happened for so long"),
+        ("rebalance-delay-ms", "milliseconds that a group's first rebalance waits for members"),
+        (
+            "snapshot-rate",
+            "bytes per second of catalog snapshots that this node sends to joining nodes, in total; 0: no limit",
+        ),
+        ("max-connections", "most client connections; 0: as many as file descriptors allow"),
+        ("max-connections-per-ip", "most client connections from one address; 0: half of --max-connections"),
+        ("connections-max-idle-ms", "milliseconds without a request after which a client's connection is closed"),
         ("metrics-topics", "most topics whose traffic /metrics reports by topic; 0: none"),
     ):
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name.replace("-", "_")), help=what)
@@ -215,12 +231,12 @@ def parse(arguments: Sequence[str]) -> Options:
         if not name or not port.isdecimal():
             parser.error(f"--listener is {each}; it is NAME=PORT")
         if name in listeners:
-            parser.error(f"--listener {name} is there twice")
+            parser.error(f"--listener {name} is given twice")
         listeners[name] = int(port)
     if given.admin_token_file is not None and given.admin_port is None:
-        parser.error("--admin-token-file goes with --admin-port")
+        parser.error("--admin-token-file needs --admin-port")
     if given.peer_tls_mode is not None and given.peer_tls is None:
-        parser.error("--peer-tls-mode goes with --peer-tls")
+        parser.error("--peer-tls-mode needs --peer-tls")
     audit_allowed = frozenset(each.strip() for each in given.audit_allowed.split(",") if each.strip())
     if unknown := audit_allowed - set(AUDITED):
         parser.error(f"--audit-allowed has no {', '.join(sorted(unknown))}; there are {', '.join(AUDITED)}")
@@ -233,7 +249,7 @@ def parse(arguments: Sequence[str]) -> Options:
     if given.kubernetes is not None:
         namespace, _, name = given.kubernetes.partition("/")
         if not namespace or not name or given.cluster_record is None:
-            parser.error("--kubernetes is NAMESPACE/CLUSTER, and goes with --cluster-record")
+            parser.error("--kubernetes is NAMESPACE/CLUSTER, and needs --cluster-record")
         where = KubernetesCluster(
             name=name,
             namespace=namespace,

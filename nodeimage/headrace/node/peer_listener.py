@@ -27,8 +27,8 @@ class PeerListener(TlsWatch):
     """One node's listener for other nodes. `read` creates it in a thread; afterwards it belongs to the event loop,
     except for `look`."""
 
-    needs = "what nodes know each other by needs attention"
-    is_well = "what nodes know each other by is as it should be again"
+    needs = "the certificates or secrets between nodes need attention"
+    is_well = "the certificates or secrets between nodes are in order again"
 
     def __init__(self, tls: PeerTls | None, secrets: PeerSecrets | None, *, now: float) -> None:
         super().__init__(NAME, tls, now=now)
@@ -69,7 +69,7 @@ class PeerListener(TlsWatch):
         for each in (self._server, self._client):
             each.use_secrets(wanted.newest, wanted.former)
         if self._in_use is not None:
-            log.info("nodes prove themselves by another secret", ids=wanted.ids)
+            log.info("nodes authenticate with another secret", ids=wanted.ids)
         self._in_use = wanted
 
     def other_problem(self) -> str:
@@ -81,7 +81,7 @@ class PeerListener(TlsWatch):
             return ""
         shown = [f"{host}:{port} ({reason})" for (host, port), reason in sorted(plain.items())[:_SHOWN]]
         more = f" and {len(plain) - _SHOWN} more" if len(plain) > _SHOWN else ""
-        return f"nodes are spoken to without TLS: {', '.join(shown)}{more}"
+        return f"nodes are contacted without TLS: {', '.join(shown)}{more}"
 
     def shown(self) -> Mapping[str, object]:
         """See TlsWatch.shown_as; also the ids of the secrets in use."""

@@ -91,5 +91,5 @@ def read_secrets(file: Path) -> Secrets | None:
             f"{file} is not one secret, or two, the newest first: each a line of {MIN_DIGITS} or more of 0-9 and a-f"
         )
     if len(set(lines)) < len(lines):
-        raise SecretsRefused(f"{file} says the same secret twice; say it once, or the former one in the second line")
+        raise SecretsRefused(f"{file} holds the same secret twice; write it once, or the former one in the second line")
     return Secrets(*lines)

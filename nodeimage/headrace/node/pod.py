@@ -86,10 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The pod's process; the exit code."""
     parser = argparse.ArgumentParser(prog="headrace.node.pod", description="The storage nodes of one pod.")
     parser.add_argument("--cluster", default="")
-    parser.add_argument("--hand-over", action="store_true", help="have the nodes that run hand over, and return")
+    parser.add_argument("--hand-over", action="store_true", help="have the running nodes hand over, then return")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--data", type=Path, default=Path("/data"))
-    parser.add_argument("--listeners-folder", type=Path, help="has the listeners of each shard: shard-0.toml, ...")
+    parser.add_argument(
+        "--listeners-folder", type=Path, help="folder with the listeners of each shard: shard-0.toml, ..."
+    )
     given, more = parser.parse_known_args(arguments)
     if given.hand_over:
         return asyncio.run(_hand_over(given.shards))

@@ -84,7 +84,7 @@ async def secure(catalog: Catalog) -> None:
         return
     if not any(expressions):  # an empty expression admits nobody
         raise NoAdministrator(
-            "--secure: the cluster has no administrator, and nobody could change anything any more; give one by "
+            "--secure: the cluster has no administrator, so nobody could change anything; create one with "
             "--bootstrap-admin FILE"
         )
     await _submit(catalog, SecureCluster(on=True))

@@ -53,7 +53,8 @@ class SubmitFence:
             return
         if asked.epoch != led:
             raise KafkaError(
-                Code.NOT_CONTROLLER, f"this is for the catalog's primary of epoch {asked.epoch}, and here is {led}"
+                Code.NOT_CONTROLLER,
+                f"this is for the catalog's primary of epoch {asked.epoch}, but this node has {led}",
             )
         if led != self._epoch:
             self._epoch = led

@@ -98,7 +98,7 @@ class TablesRepair:
             try:
                 await self._try(patience_over=self._loop.time() - since > LAST_RESORT_S)
             except (HeadraceError, OSError, sqlite3.Error) as error:
-                log.warning("the catalog's damaged tables are not made anew yet", reason=str(error))
+                log.warning("the catalog's damaged tables are not rebuilt yet", reason=str(error))
             except Exception:
                 log.exception("rebuilding the catalog's tables failed")
             if self._tables.damage:
@@ -110,7 +110,7 @@ class TablesRepair:
         self._tell("damaged", f"the catalog's tables of node {self._node_id} are damaged: {reason}")
 
     def _tell_repaired(self) -> None:
-        self._tell("repaired", f"the catalog's tables of node {self._node_id} are made anew")
+        self._tell("repaired", f"the catalog's tables of node {self._node_id} are rebuilt")
 
     async def _try(self, *, patience_over: bool) -> None:
         leader = self._replica.leader

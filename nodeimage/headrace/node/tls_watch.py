@@ -17,7 +17,7 @@ class TlsWatch:
     """Watches one listener's TLS files; `tls` is None without TLS. Belongs to the event loop, except for `look`."""
 
     needs = "TLS needs attention"
-    is_well = "TLS is as it should be again"
+    is_well = "TLS is in order again"
     """Log messages for a new problem (`needs`) and for its end (`is_well`)."""
 
     def __init__(self, name: str, tls: ServerTls | None, *, now: float) -> None:

@@ -45,8 +45,8 @@ class Tracing:
         except TracingRefused as error:
             self._problem = str(error)
         except Exception as error:  # an optional package in an unknown environment
-            self._problem = f"traces cannot be had: {type(error).__name__}"
-            log.exception("traces cannot be had")
+            self._problem = f"traces cannot be set up: {type(error).__name__}"
+            log.exception("traces cannot be set up")
         if self._problem:
             log.error("this node has no traces", reason=self._problem)
 

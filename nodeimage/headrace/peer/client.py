@@ -216,7 +216,7 @@ class PeerClient:
                 raise
             session = await self._connect_by(address, None)
             if known is None:
-                log.warning("a node is spoken to without TLS", peer=f"{address[0]}:{address[1]}", reason=str(error))
+                log.warning("a node is contacted without TLS", peer=f"{address[0]}:{address[1]}", reason=str(error))
             self._plain[address] = _Plain(loop.time() + PLAIN_S, str(error))
             return session
         self._plain.pop(address, None)

@@ -119,11 +119,13 @@ class ReplicaReporter:
             if asked.since == ALL_AT_ONCE:
                 states, left_out = self.whole()
                 if left_out:
-                    self._log_error("an older version is not told of all replicas here", left_out=left_out)
+                    self._log_error(
+                        "an older version cannot receive all replicas of this node in one answer", left_out=left_out
+                    )
                 return structs.replace(alive, replicas=states)
             return structs.replace(alive, **self.page(asked.since, asked.begun)._asdict())
         except Exception as error:
-            self._log_error("a probe is answered without what it asks of replicas", reason=repr(error))
+            self._log_error("a probe is answered without the replicas that it requests", reason=repr(error))
             return structs.replace(alive, counter=max(asked.since, ALL_AT_ONCE), begun=asked.begun, more=True)
 
     def _log_error(self, text: str, **fields: object) -> None:

@@ -249,7 +249,7 @@ def put_back_node(store: ClusterStore, node: NodeRecord) -> NodeRecord:
 
 def _unknown(node_id: NodeId) -> FolderRefused:
     return FolderRefused(
-        f"the folder says node {node_id}, which this cluster does not have: the node was removed, or the"
+        f"the folder is that of node {node_id}, which this cluster does not have: the node was removed, or the"
         " folder is another cluster's; start it with an empty folder"
     )
 

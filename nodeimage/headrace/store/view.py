@@ -278,7 +278,7 @@ class ClusterView:
         try:
             self._place(key, value, version, changed)
         except CorruptLog as error:
-            log.error("a record of the cluster store is left aside", key=key, error=str(error))
+            log.error("a record of the cluster store is ignored", key=key, error=str(error))
         if value is None:
             self._known.pop(key, None)
         else:

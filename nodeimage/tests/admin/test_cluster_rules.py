@@ -200,18 +200,18 @@ class TestRedundancy:
         (lack,) = self.lacks(container(5, 2, 1, 2, 3), n1=other, n2=replica(5, 2), n3=replica(5, 3))
         assert (lack.in_sync, lack.reason) == (2, "node 1 lost its replica")
         (lack,) = self.lacks(container(5, 1, 1, replicas=(1, 2)), n1=other, n2=replica(5, 2))
-        assert (lack.in_sync, "node 1 lost it" in lack.reason) == (0, True)
+        assert (lack.in_sync, "to return: node 1 lost its replica;" in lack.reason) == (0, True)
 
     def test_members_that_were_removed_are_told_from_those_that_are_down(self) -> None:
         (lack,) = rules.lacks([container(5, 1, 1)], nodes=nodes(node(1), node(2)), replicas={})
-        assert "node 1) is not there: does not answer" in lack.reason
+        assert "only in-sync replica to return: node 1 does not answer;" in lack.reason
         (lack,) = rules.lacks([container(5, 1, 1)], nodes=nodes(node(2)), replicas={})
-        assert "node 1) is not there: it was removed" in lack.reason
+        assert "to return: node 1 was removed;" in lack.reason
 
     def test_too_few_nodes_are_a_reason(self) -> None:
         told = {NodeId(1): {ContainerId(5): replica(5, 1)}}
         (lack,) = rules.lacks([container(5, 1, 1)], nodes=nodes(node(1)), replicas=told)
-        assert lack.reason == "there is 1 node that may have replicas, and it asks for 3"
+        assert lack.reason == "there is 1 node that may have replicas, but its volume asks for 3"
 
 
 class TestUncleanRecovery:

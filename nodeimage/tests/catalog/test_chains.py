@@ -181,11 +181,11 @@ def test_nothing_is_placed_in_a_container_that_is_about_to_be_deleted(tables: Ta
         Code.NONE,
     ]  # the last one is a repeat
     assert [each and each.code for each in refused] == [None, Code.LEADER_NOT_AVAILABLE, Code.NONE]
-    assert "container 11 takes no new partitions" in outcomes[1].message
+    assert "container 11 no longer accepts new partitions" in outcomes[1].message
     assert [row.name for row in tables.reader.topics.page("/s")] == ["before", "elsewhere"]
 
     grown = CreatePartitions(before.topic_id, 3, [ContainerId(11)], [Epoch(3)], NOW)
-    with pytest.raises(KafkaError, match="container 11 takes no new partitions"):
+    with pytest.raises(KafkaError, match="container 11 no longer accepts new partitions"):
         tables.apply(grown)
     assert tables.apply(msgspec.structs.replace(grown, container_ids=[ContainerId(12)])).code is Code.NONE
 

@@ -39,7 +39,7 @@ def test_what_cannot_be_is_refused_with_one_line(hr: Headrace, stream: str) -> N
     assert "at character 3" in hr("access", "set", stream, "--produce", "u:").refused()
     assert "write /stream" in hr("access", "set", "plant", "--produce", "p").refused()
     assert "no stream" in hr("access", "set", "/nowhere", "--produce", "p").refused()
-    assert "say what to set" in hr("access", "set", stream).refused(code=2)
+    assert "give what to set" in hr("access", "set", stream).refused(code=2)
     assert "not both" in hr("access", "set", stream, "--copy", "p", "--remove", "copy").refused(code=2)
     assert hr("access", "set", stream, "--remove", "write").refused()
 

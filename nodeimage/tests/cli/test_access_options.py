@@ -20,8 +20,8 @@ def test_warnings_and_nodes_that_are_late_go_to_stderr(capsys: pytest.CaptureFix
     assert left == {"user": "a"}
     first, second = capsys.readouterr().err.splitlines()
     assert first == "warning: the cluster has no user b"
-    assert "the change stands, and nodes 2, 3 have not said" in second
+    assert "the change is stored, but nodes 2, 3 have not confirmed" in second
     split_warnings({"not_applied": [2]})
-    assert "node 2 has not said" in capsys.readouterr().err
+    assert "node 2 has not confirmed" in capsys.readouterr().err
     split_warnings({"not_applied": [], "warnings": []})
     assert capsys.readouterr().err == ""

@@ -343,7 +343,7 @@ def test_a_container_whose_only_in_sync_replica_is_lost_goes_on_with_what_anothe
     assert f"Node {other} would lead it" in asked.err
     assert "What may be lost" in asked.err
     reader = headrace_process("consume", "/risky:topic", "--from-beginning", HEADRACE_DATA=str(three.folder))
-    assert "partition 0 gives nothing; `headrace status`" in reader.stderr.readline()
+    assert "partition 0 cannot be read at present; `headrace status`" in reader.stderr.readline()
     recovered = hr("recover-unclean", str(number), "--yes", "-o", "json").json
     assert (recovered["node"], recovered["in_sync"], recovered["done"]) == (other, [leader], True)
     logs = [path.read_text() for path in (three.folder / "logs").glob("node-*.log")]
@@ -367,7 +367,7 @@ def test_a_change_of_access_is_waited_for_on_all_nodes_and_names_one_that_is_dow
     assert hr("node", "stop", "3").code == 0
     ran = hr(*change)
     assert ran.json[0]["expression"] == "u:ANONYMOUS"
-    assert "the change stands, and node 3 has not said that it is applied there" in ran.err
+    assert "the change is stored, but node 3 has not confirmed that it is applied there" in ran.err
     assert hr("node", "start", "3").code == 0
     until(lambda: hr("access", "set", "/default", "--remove", "copy").err == "")
     hr("status", "--wait")

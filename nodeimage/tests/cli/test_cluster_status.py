@@ -67,7 +67,7 @@ def redundancy(**fields: Any) -> dict[str, Any]:
         ),
         (
             {"whole": False, "lacking": 2, "below_minimum": 1},
-            "not whole: 2 of 4 containers lack replicas; 1 is below its minimum and takes no writes",
+            "not whole: 2 of 4 containers lack replicas; 1 is below its minimum and accepts no writes",
         ),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_clock_that_is_off_is_told_in_one_line_and_others_not_at_all() -> None
 def test_a_store_that_does_not_answer_is_told_in_one_line_with_what_goes_on() -> None:
     assert store_in_words(None) == store_in_words({"node": 1, "silent_ms": 0}) == ""
     said = store_in_words({"node": 1, "silent_ms": 12_345})
-    assert said.startswith("node 1 has not heard of it for 12s: what is led is written and read as before")
+    assert said.startswith("node 1 has not heard of it for 12s: leaders serve reads and writes as before")
 
 
 def test_a_store_that_was_set_back_is_told_in_one_line_with_what_to_do() -> None:

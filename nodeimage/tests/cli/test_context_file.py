@@ -56,7 +56,7 @@ def test_a_file_that_is_another_is_refused_by_name(text: str) -> None:
 
 
 def test_what_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(ContextsRefused, match="holds what no terminal shows"):
+    with pytest.raises(ContextsRefused, match="it has characters that are not printable"):
         write_contexts(Contexts("", {"a": Context("h:1\n")}))
     for name in ("", "-a", "a b", "a" * 64):
         with pytest.raises(ContextsRefused, match="cannot be a context's name"):

@@ -28,7 +28,7 @@ from headrace.cli.target import plain
         (KafkaError.UNKNOWN_TOPIC_OR_PART, "headrace topic create"),
         (KafkaError._UNKNOWN_PARTITION, "headrace topic show"),
         (KafkaError.MSG_SIZE_TOO_LARGE, "--max-message"),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "an administrator gives the right"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "an administrator can grant the right"),
         (KafkaError.INVALID_RECORD, "/s:t: "),
     ],
 )

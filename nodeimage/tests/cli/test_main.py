@@ -109,7 +109,7 @@ def test_in_a_pod_records_are_shown_and_put_back_only_when_that_is_meant(
 
     monkeypatch.setattr(pod, "recover_store", recover)
     shown = headrace("recover-store", "--pod")
-    assert "say --yes" in shown.err
+    assert "add --yes" in shown.err
     assert "a folder has no record" in shown.err
     done = headrace("recover-store", "--pod", "--yes")
     assert "their records are back" in done.err

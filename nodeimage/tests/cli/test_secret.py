@@ -22,7 +22,7 @@ def test_a_secret_is_changed_in_two_steps(tmp_path: Path, capsys: pytest.Capture
     shown = capsys.readouterr()
     assert "rotate-secret --finish" in shown.err
     assert exit_code(["rotate-secret", "--finish", *data]) == 1
-    assert "say it again in" in capsys.readouterr().err
+    assert "try again in" in capsys.readouterr().err
     os.utime(file, (0, file.stat().st_mtime - LOOKED_S))
     assert exit_code(["rotate-secret", "--finish", "--output", "json", *data]) == 0
     finished = capsys.readouterr()

@@ -98,7 +98,7 @@ def test_a_cluster_that_was_open_is_made_secure_and_stays_so(headrace: Headrace,
 
 def test_a_cluster_for_others_is_secure_or_said_to_be_open(headrace: Headrace, folder: Path) -> None:
     refused = headrace("up", "--data", str(folder), "--host", "factory.example", "-d").refused()
-    assert "whoever reaches factory.example could do everything: say --secure, or --allow-anonymous" in refused
+    assert "anybody who reaches factory.example could do everything: add --secure, or --allow-anonymous" in refused
     assert "no name or address" in headrace("up", "--data", str(folder), "--host", "a b", "--secure").refused()
 
 

@@ -79,7 +79,7 @@ def test_a_cluster_that_is_silent_for_a_while_is_told_and_asked_again(
         watch(gatherer(1, HeadraceError("nobody\x1b answers"), 2), lambda number: print_line(f"{number}"), interval_s=5)
     shown = capsys.readouterr()
     assert shown.out == "1\n\n2\n\n"
-    assert "this is older: nobody\\x1b answers" in shown.err
+    assert "what is shown is older: nobody\\x1b answers" in shown.err
 
 
 @pytest.mark.parametrize("answers", [(HeadraceError("no"),), (1, SourceRefuses("no"))])

@@ -271,7 +271,7 @@ def test_a_damaged_log_on_a_minority_is_made_anew_from_the_others(make_cluster: 
     def made_anew() -> bool:
         if harm == "flip" and not three.admin("scrub.status", node=victim)["running"]:
             three.admin("scrub.start", node=victim)  # nobody else may ever read what was closed long ago
-        return three.nodes[victim].log().count("a damaged replica is fetched anew") >= len(damaged)
+        return three.nodes[victim].log().count("a damaged replica is fetched again") >= len(damaged)
 
     until("the damaged replicas are made anew", made_anew, every_s=0.5)
     three.await_whole()

@@ -334,7 +334,7 @@ async def test_a_controller_that_is_cut_off_leaves_the_office_and_takes_nothing(
     deaf.wires.cut = True
     await cluster.until(lambda: cluster.controllers() and deaf not in cluster.controllers())
     assert all(each.epoch == 1 for each in cluster.containers())
-    assert any("leaves the office" in each.reason for each in deaf.controller.events)
+    assert any("gives up the controller lease" in each.reason for each in deaf.controller.events)
 
 
 async def test_who_is_cut_off_leaves_a_free_office_to_others(cluster: Cluster) -> None:
@@ -629,4 +629,4 @@ async def test_a_fault_of_who_listens_to_answers_has_no_node_count_as_silent(
     await cluster.until(lambda: len(logged) > 12)
     for each in members:
         assert each.controller.status().nodes == {1: "alive", 2: "alive"}
-    assert set(logged) == {"what a node told of its replicas was not taken up"}
+    assert set(logged) == {"a node's report of its replicas was not processed"}

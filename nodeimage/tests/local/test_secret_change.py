@@ -25,7 +25,7 @@ def test_the_first_change_leaves_the_secret_of_the_record(tmp_path: Path) -> Non
     begun_at = file.stat().st_mtime
     with pytest.raises(SecretNotChanged, match="--finish` ends that"):
         begin(tmp_path)
-    with pytest.raises(SecretNotChanged, match="say it again in 1 s"):
+    with pytest.raises(SecretNotChanged, match="try again in 1 s"):
         finish(tmp_path, now=begun_at + LOOKED_S - 1)
     assert read_secrets(file) == said
     assert finish(tmp_path, now=begun_at + LOOKED_S) == Secrets(said.newest) == read_secrets(file)

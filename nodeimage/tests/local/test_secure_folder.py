@@ -218,7 +218,7 @@ def test_nodes_of_a_folder_that_is_not_secure_are_told_nothing(folder: Path) -> 
 
 
 def test_what_cannot_be_secure_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(FolderRefused, match="cannot stand in clients' files"):
+    with pytest.raises(FolderRefused, match="cannot be written in clients' files"):
         make_secure(open_folder(tmp_path / "back\\slash"), ())
     with pytest.raises(HeadraceError, match="is no name or address of a host"):
         secure_folder.check_hosts(["a b"])

@@ -35,9 +35,9 @@ def test_one_that_others_can_read_is_told_of(tmp_path: Path) -> None:
     ("content", "says"),
     [
         ("", "has to hold user"),
-        (f"user = admin {SECRET}", "is no TOML"),
-        (b"\xff" + SECRET.encode(), "is no TOML"),
-        (f'user = "admin"\npassword = "{SECRET}"\n' + " " * MAX_BYTES, "is no TOML"),
+        (f"user = admin {SECRET}", "is not TOML"),
+        (b"\xff" + SECRET.encode(), "is not TOML"),
+        (f'user = "admin"\npassword = "{SECRET}"\n' + " " * MAX_BYTES, "is not TOML"),
         ('user = "admin"', "has to hold user"),
         (f'user = "admin"\npassword = "{SECRET}"\nmore = 1', "has to hold user"),
         (f'user = 1\npassword = "{SECRET}"', "has to hold user"),

@@ -19,7 +19,7 @@ from kit.certificates import Certificates
 from kit.patience import PATIENCE
 from kit.tls_listeners import TlsListeners
 
-LOGGED = ("certificate replaced", "TLS needs attention", "TLS is as it should be again")
+LOGGED = ("certificate replaced", "TLS needs attention", "TLS is in order again")
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_logged_once_and_shown_until_it_is_over(listeners: TlsL
     assert "does not belong to the certificate" in shown["problem"]
     assert shown["problem_since_ms"] == int(now * 1000)
     listeners.put("server", kinds=(".pem",))
-    assert told(secure, now=now + 20) == ["TLS is as it should be again"]
+    assert told(secure, now=now + 20) == ["TLS is in order again"]
     assert secure.shown()["problem"] == ""
     listeners.put("renewed", into="server")
     assert told(secure, now=now + 30) == ["certificate replaced"]
@@ -142,7 +142,7 @@ def test_authorities_of_a_token_issuer_are_read_again(listeners: TlsListeners, c
         tokens.report(changed=tokens.look(), now=time.time())
     assert {each["event"] for each in logs} == {
         "authorities of the token issuer replaced",
-        "TLS is as it should be again",
+        "TLS is in order again",
     }
     assert tokens.jwks_context() is not first
 

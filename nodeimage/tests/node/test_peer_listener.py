@@ -203,5 +203,5 @@ def test_many_plain_nodes_are_told_of_shortly(tmp_path: Path) -> None:
     listener.serves(server, client, secret="")
     listener.report(changed=False, now=time.time() - 30 * 86_400)
     assert listener.problem == (
-        "nodes are spoken to without TLS: 10.0.0.1:0 (no TLS), 10.0.0.1:1 (no TLS), 10.0.0.1:2 (no TLS) and 2 more"
+        "nodes are contacted without TLS: 10.0.0.1:0 (no TLS), 10.0.0.1:1 (no TLS), 10.0.0.1:2 (no TLS) and 2 more"
     )

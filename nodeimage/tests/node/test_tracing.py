@@ -186,7 +186,7 @@ async def test_whatever_the_sdk_comes_to_keeps_a_node_from_nothing(monkeypatch: 
     with ThreadPoolExecutor(1) as executor:
         made = Tracing("http://127.0.0.1:1", environment={}, executor=executor)
         await made.start({})
-        assert made.problem == "traces cannot be had: ValueError"
+        assert made.problem == "traces cannot be set up: ValueError"
         assert made.tracer is NO_TRACER
 
 

@@ -341,7 +341,7 @@ async def test_a_node_that_gets_tls_is_spoken_to_with_it_soon(
     serving, asking = await nodes.server({Submit: submitted}), nodes.client(tls=tls(ACCEPT))
     for _ in range(3):
         assert (await asking.open(serving.address, 20))._paced is None
-    assert sum(each["event"] == "a node is spoken to without TLS" for each in lines) == 1
+    assert sum(each["event"] == "a node is contacted without TLS" for each in lines) == 1
     tried = sum("the other side speaks TLS" in each.get("reason", "") for each in lines)
     assert tried == 1
     address = serving.address

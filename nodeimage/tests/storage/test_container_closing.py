@@ -179,7 +179,7 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
     assert made_by_use.code is Code.LEADER_NOT_AVAILABLE
     for each in (answer.topics[0], grown.results[0]):
         assert int(each.error_code) == Code.LEADER_NOT_AVAILABLE
-        assert f"container {gone} takes no new partitions" in each.error_message
+        assert f"container {gone} no longer accepts new partitions" in each.error_message
 
     assert await node.call("put", "/default:late", b"v") == 0  # the next attempt finds an existing one
     (topic,) = await node.parts.topics.resolve(["/default:late"])

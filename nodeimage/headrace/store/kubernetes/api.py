@@ -239,8 +239,8 @@ class Api:
             case HTTPStatus.UNAUTHORIZED:
                 self._token_of = None
                 file = self._access.token_file
-                none_given = "it wants a token, and no file of one is given"
-                why = none_given if file is None else f"it does not take the token of {file}"
+                none_given = "it requires a token, and no token file is given"
+                why = none_given if file is None else f"it does not accept the token of {file}"
                 raise ApiError(answer.status, f"{reason}; {why}")
             case HTTPStatus.FORBIDDEN:
                 raise ApiError(answer.status, f"{reason}; see the Role of the pod's service account")

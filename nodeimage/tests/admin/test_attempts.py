@@ -92,7 +92,7 @@ async def test_gets_an_account_back_by_a_session_from_before_its_password_was_ch
     session = await callers.logged_in("bob")
     await callers.call("root", "user.passwd", name="bob", password=PASSWORD + "!")
     error = await callers.refused(session, "user.passwd", name="bob", password=PASSWORD)
-    assert "another password since this session began" in str(error)
+    assert "a new password since this session began" in str(error)
     await callers.call("bob", "user.passwd", name="bob", password=PASSWORD)  # with the new password it works
 
 

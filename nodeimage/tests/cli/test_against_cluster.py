@@ -161,7 +161,7 @@ def test_a_volume_at_its_limit_takes_no_records_until_there_is_room(hr: Headrace
     until(lambda: not send())
     shown = hr("volume", "show", "small", "-o", "json").json
     assert shown["held_bytes"] >= shown["size_limit_bytes"] == 300 << 10
-    assert "takes no records" in shown["problem"]
+    assert "accepts no records" in shown["problem"]
     assert hr("consume", "/small:topic", "--from-beginning", "--count", "30").code == 0
     hr("volume", "alter", "small", "--size-limit", "unlimited")
     until(send)

@@ -23,13 +23,13 @@ def test_the_first_change_leaves_the_secret_of_the_record(tmp_path: Path) -> Non
     assert read_secrets(file) == said
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     begun_at = file.stat().st_mtime
-    with pytest.raises(SecretNotChanged, match="--finish` ends that"):
+    with pytest.raises(SecretNotChanged, match="--finish` finishes that"):
         begin(tmp_path)
     with pytest.raises(SecretNotChanged, match="try again in 1 s"):
         finish(tmp_path, now=begun_at + LOOKED_S - 1)
     assert read_secrets(file) == said
     assert finish(tmp_path, now=begun_at + LOOKED_S) == Secrets(said.newest) == read_secrets(file)
-    with pytest.raises(SecretNotChanged, match="begins that"):
+    with pytest.raises(SecretNotChanged, match="starts a change"):
         finish(tmp_path, now=begun_at + 1_000)
     assert begin(tmp_path).former == said.newest
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -168,7 +168,7 @@ def test_a_rotated_token_is_taken_up_before_and_after_the_old_one_expires(
 
 def test_a_server_that_wants_a_token_where_there_is_none_is_told_so(store: KubernetesStore, api: ToyApi) -> None:
     api.tokens = {"first": time.monotonic() + 60}
-    with pytest.raises(StoreUnavailable, match="Unauthorized; it wants a token, and no file"):
+    with pytest.raises(StoreUnavailable, match="Unauthorized; it requires a token, and no token file"):
         store.get("node/1")
 
 

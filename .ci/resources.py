@@ -21,7 +21,7 @@ HEAD = """\
 All are of `headrace.dev/v1alpha1`. This page is made from `crds/` by `make docs`; what the conditions and events mean
 is in [kubernetes.md](kubernetes.md). `kubectl get headrace` shows all of them, `kubectl explain stream.spec` the same
 as this page. A size is written as `10Gi` or `500M`, a duration as `90s`, `12h` or `7d`. A status has
-`observedGeneration` and `conditions` beside what is named here.
+`observedGeneration` and `conditions` in addition to what is listed here.
 """
 
 Schema = Mapping[str, Any]

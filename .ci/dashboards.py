@@ -50,7 +50,7 @@ def none_is_zero(query: str) -> str:
 
 PRODUCE_PHASES: Final = graph(
     "Produce, by phase (p99)",
-    "Where the time of writes goes: queue (behind others of it), append, sync (this disk), replicate (other "
+    "Where the time of writes goes: queue (behind other requests), append, sync (this disk), replicate (other "
     "nodes), answer.",
     "s",
     (quantile(0.99, "headrace_request_phase_seconds", "phase", more=',api="Produce"'), "{{phase}}"),
@@ -82,14 +82,14 @@ PEERS: Final = graph(
 )
 LOOP: Final = graph(
     "Loop lag (p99)",
-    "How late a node comes to its turn: every client waits so long besides its own request.",
+    "How late the event loop of a node runs what is due; every request waits that much longer.",
     "s",
     (quantile(0.99, "headrace_loop_lag_seconds", "node"), "node {{node}}"),
     steps=((0.05, WORSE),),
 )
 DISK: Final = graph(
     "Free room on the disks",
-    "Share of the file system. Alerts come below 15 % and 5 %.",
+    "Share of the file system. Alerts fire below 15 % and 5 %.",
     "percentunit",
     ("headrace_disk_free_bytes{{S}} / headrace_disk_total_bytes{{S}}", "node {{node}}"),
     steps=((0.15, GOOD),),
@@ -102,11 +102,11 @@ CPU: Final = graph(
     (rate("headrace_cpu_seconds_total", "node"), "node {{node}}"),
 )
 MEMORY: Final = graph(
-    "Memory", "Resident, of the process.", "bytes", (total("headrace_resident_bytes", "node"), "node {{node}}")
+    "Memory", "Resident memory of the process.", "bytes", (total("headrace_resident_bytes", "node"), "node {{node}}")
 )
 CONNECTIONS: Final = graph(
     "Connections of clients",
-    "Share of the most that a node takes.",
+    "Share of a node's limit.",
     "percentunit",
     ("headrace_connections{{S}} / headrace_connections_limit{{S}}", "node {{node}}"),
     steps=((0.9, WORSE),),
@@ -134,9 +134,10 @@ CLUSTER: Final = Dashboard(
                      none_is_zero(total("headrace_containers", more=',state="stalled"')), steps=ANY_IS_WORSE),
                 stat("Waiting", "Containers that nobody can lead.", "short",
                      none_is_zero(total("headrace_containers", more=',state="waiting"')), steps=ANY_IS_WORSE),
-                stat("Store silent", "How long the cluster store has not answered the node that waits longest.", "s",
+                stat("Store silent", "The longest time for which the cluster store has not answered a node.", "s",
                      total("headrace_store_silent_seconds", how="max"), steps=((5, BAD), (30, WORSE))),
-                stat("Partitions", "In the catalog.", "short", total("headrace_partitions", how="max"), steps=()),
+                stat("Partitions", "Partitions in the catalog.", "short",
+                     total("headrace_partitions", how="max"), steps=()),
             ],
         ),
         (
@@ -160,7 +161,7 @@ CLUSTER: Final = Dashboard(
             [
                 graph("Produce", "From a request's arrival to its answer.", "s",
                       *quantiles("headrace_request_seconds", more=',api="Produce"')),
-                graph("By API (p99)", "A Fetch's time has what it waits for records, as its client asks.", "s",
+                graph("By API (p99)", "That of a Fetch includes the wait for records that its client asked for.", "s",
                       (quantile(0.99, "headrace_request_seconds", "api"), "{{api}}")),
                 PRODUCE_PHASES,
                 SYNC,
@@ -173,8 +174,8 @@ CLUSTER: Final = Dashboard(
             [
                 graph("Containers", "By the state of their replicas.", "short",
                       (total("headrace_containers", "state"), "{{state}}"), stacked=True),
-                graph("Failovers, hand-overs, rolls, moves", "Containers that got another leader as theirs failed, or "
-                      "stopped; partitions that went on in another container; what was moved for balance.", "cps",
+                graph("Failovers, hand-overs, rolls, moves", "Containers that got another leader because theirs failed "
+                      "or stopped; partitions that continued in another container; moves for balance.", "cps",
                       (rate("headrace_failovers_total"), "failovers"),
                       (rate("headrace_hand_overs_total"), "hand-overs"), (rate("headrace_rolls_total"), "rolls"),
                       (rate("headrace_balance_moves_total"), "moves for balance")),
@@ -218,7 +219,7 @@ NODE: Final = Dashboard(
                 stat("Leads", "Containers that it leads.", "short", total("headrace_container_leads"), steps=()),
                 stat("Lack replicas", "Of those that it leads.", "short",
                      none_is_zero(total("headrace_containers", more=',state=~"behind|stalled"')), steps=ANY_IS_BAD),
-                stat("Catalog damaged", "Whether the tables of its catalog cannot be trusted.", "short",
+                stat("Catalog damaged", "Whether the tables of its catalog are damaged.", "short",
                      total("headrace_catalog_damaged", how="max"), steps=ANY_IS_WORSE),
                 stat("Damage found", "By scrubs, since it started.", "short",
                      none_is_zero(total("headrace_scrub_findings_total")), steps=ANY_IS_WORSE),
@@ -243,7 +244,7 @@ NODE: Final = Dashboard(
                       (rate("headrace_connections_made_way_total"), "made way"),
                       (rate("headrace_connections_silent_total"), "silent"),
                       (rate("headrace_connections_total"), "opened")),
-                graph("File descriptors", "Share of the most that the process may have.", "percentunit",
+                graph("File descriptors", "Share of the process's limit.", "percentunit",
                       ("headrace_open_descriptors{{S}} / headrace_descriptors_limit{{S}}", "node {{node}}"),
                       steps=((0.9, WORSE),), highest=1),
             ],
@@ -253,13 +254,13 @@ NODE: Final = Dashboard(
             [
                 graph("By API", "Requests in a second.", "reqps",
                       (rate("headrace_request_seconds_count", "api"), "{{api}}"), stacked=True),
-                graph("Time by API (p99)", "From arrival to answer; a Fetch's has what it waits for records.", "s",
+                graph("Time by API (p99)", "From arrival to answer; a Fetch's includes its wait for records.", "s",
                       (quantile(0.99, "headrace_request_seconds", "api"), "{{api}}")),
                 ERRORS,
                 PRODUCE_PHASES,
-                graph("Fetch, by phase (p99)", "queue, handle (with what it waits for records), answer.", "s",
+                graph("Fetch, by phase (p99)", "queue, handle (including the wait for records), answer.", "s",
                       (quantile(0.99, "headrace_request_phase_seconds", "phase", more=',api="Fetch"'), "{{phase}}")),
-                graph("Throttled", "Seconds in a second that clients were told to wait, by the quota used up.", "short",
+                graph("Throttled", "Seconds per second that clients have to wait, by exhausted quota.", "short",
                       (rate("headrace_throttled_seconds_total", "quota"), "{{quota}}")),
                 graph("Bytes", "Of Produce requests; of records fetched.", "Bps",
                       (rate("headrace_in_bytes_total"), "in"), (rate("headrace_out_bytes_total"), "out")),
@@ -289,10 +290,10 @@ NODE: Final = Dashboard(
                       (rate("headrace_chunks_dropped_total"), "dropped in a second"),
                       (rate("headrace_chunks_regrouped_total"), "regrouped in a second"),
                       (total("headrace_scrub_running"), "scrubs under way")),
-                graph("Topics in memory", "Those that clients use.", "short",
+                graph("Topics in memory", "Topics that clients use.", "short",
                       (total("headrace_topics_in_memory", "node"), "node {{node}}")),
-                graph("Spans of traces", "Exported to the collector, or dropped as it did not take them in time; "
-                      "where nodes have --tracing-endpoint.", "cps",
+                graph("Spans of traces", "Exported to the collector, or dropped because it did not accept them in "
+                      "time, if nodes have --tracing-endpoint.", "cps",
                       (rate("headrace_trace_spans_total", "outcome"), "{{outcome}}")),
             ],
         ),
@@ -328,30 +329,30 @@ STREAMS: Final = Dashboard(
         (
             "Groups",
             [
-                graph("Lag in seconds", "How long the oldest record that a group has not consumed yet has existed. An "
-                      "alert comes above 15 minutes.", "s",
+                graph("Lag in seconds", "The age of the oldest record that a group has not consumed yet. An alert "
+                      "fires above 15 minutes.", "s",
                       (total("headrace_group_lag_seconds", "group", more=_GROUP, how="max"), "{{group}}"),
                       width=12, steps=((900, WORSE),)),
                 graph("Lag in records", "Of all partitions of a group.", "short",
                       (total("headrace_group_lag_records", "group", more=_GROUP, how="max"), "{{group}}"),
                       width=12),
-                graph("Lag of the last partition", "In records, of the partition that is furthest behind: far above "
-                      "the average, one consumer or one key is the cause.", "short",
+                graph("Lag of the last partition", "In records, of the partition that is furthest behind. If it is "
+                      "far above the average, one consumer or one key is the cause.", "short",
                       (total("headrace_group_lag_max_records", "group", more=_GROUP, how="max"),
                        "{{group}}")),
                 graph("Members", "Consumers of a group.", "short",
                       (total("headrace_group_members", "group", more=_GROUP, how="max"), "{{group}}")),
-                graph("Groups", "That are coordinated.", "short", (total("headrace_groups"), "groups")),
+                graph("Groups", "Groups that nodes coordinate.", "short", (total("headrace_groups"), "groups")),
             ],
         ),
         (
             "Topics, where nodes are told to count them (--metrics-topics)",
             [
-                graph("Bytes in", "The 20 topics with most.", "Bps",
+                graph("Bytes in", "The 20 topics with the most.", "Bps",
                       most("headrace_topic_in_bytes_total"), width=12),
-                graph("Bytes out", "The 20 topics with most.", "Bps",
+                graph("Bytes out", "The 20 topics with the most.", "Bps",
                       most("headrace_topic_out_bytes_total"), width=12),
-                graph("Records", "The 20 topics with most, in and out.", "cps",
+                graph("Records", "The 20 topics with the most, in and out.", "cps",
                       most("headrace_topic_in_records_total", " in"),
                       most("headrace_topic_out_records_total", " out"), width=12),
                 graph("Without series of their own", "Streams, topics, groups and links beyond the limit.", "short",
@@ -376,13 +377,13 @@ LINKS: Final = Dashboard(
         (
             "State",
             [
-                stat("Failed", "Links that have stopped: somebody has to change something.", "short",
+                stat("Failed", "Links that have stopped until somebody changes something.", "short",
                      none_is_zero(f"count({total('headrace_link_state', 'link', more=_FAILED, how='max')} == 1)"),
                      steps=ANY_IS_WORSE, width=6),
                 stat("Furthest behind", "Of all links.", "s",
                      none_is_zero(f"max(headrace_link_lag_seconds{{{{S}}{_LINK}}})"),
                      steps=((60, BAD), (300, WORSE)), width=6),
-                stat("Blocked partitions", "That cannot be copied at present.", "short",
+                stat("Blocked partitions", "Partitions that cannot be copied at present.", "short",
                      none_is_zero(total("headrace_link_blocked_partitions", more=_LINK)), steps=ANY_IS_BAD, width=6),
                 stat("Bytes in a second", "Copied by all links.", "Bps",
                      none_is_zero(rate("headrace_link_bytes_total", more=_LINK)), steps=(), width=6),
@@ -393,12 +394,13 @@ LINKS: Final = Dashboard(
         (
             "Behind",
             [
-                graph("Lag in seconds", "For how long the source has had what is not copied. An alert comes above 5 "
-                      "minutes.", "s", (total("headrace_link_lag_seconds", "link", more=_LINK, how="max"), "{{link}}"),
+                graph("Lag in seconds", "The age of the oldest record at the source that is not copied yet. An alert "
+                      "fires above 5 minutes.", "s",
+                      (total("headrace_link_lag_seconds", "link", more=_LINK, how="max"), "{{link}}"),
                       steps=((300, WORSE),)),
                 graph("Lag in records", "What is still to be copied.", "short",
                       (total("headrace_link_lag_records", "link", more=_LINK), "{{link}}")),
-                graph("Lag in bytes", "The same, estimated.", "bytes",
+                graph("Lag in bytes", "The same in bytes, estimated.", "bytes",
                       (total("headrace_link_lag_bytes", "link", more=_LINK), "{{link}}")),
             ],
         ),
@@ -411,7 +413,7 @@ LINKS: Final = Dashboard(
                       (rate("headrace_link_records_total", "link", more=_LINK), "{{link}}"), stacked=True),
                 graph("Set aside", "Records that diverged from their topic's home.", "cps",
                       (rate("headrace_set_aside_records_total", "node"), "node {{node}}")),
-                graph("Failures", "A link tries again by itself.", "cps",
+                graph("Failures", "Links retry by themselves.", "cps",
                       (rate("headrace_link_failures_total", "link", more=_LINK), "{{link}}")),
             ],
         ),
@@ -444,10 +446,11 @@ JOBS: Final = Dashboard(
         (
             "Behind",
             [
-                graph("Lag in seconds", "How long ago a job was at the end of what had come by then. An alert comes "
-                      "above 10 minutes.", "s", (total("headrace_job_lag_seconds", "streamjob", more=_JOB, how="max"),
-                                           "{{streamjob}}"), width=12, steps=((600, WORSE),)),
-                graph("Lag in records", "What a job has still to do.", "short",
+                graph("Lag in seconds", "How long ago a job had processed everything that its inputs held. An alert "
+                      "fires above 10 minutes.", "s",
+                      (total("headrace_job_lag_seconds", "streamjob", more=_JOB, how="max"), "{{streamjob}}"),
+                      width=12, steps=((600, WORSE),)),
+                graph("Lag in records", "Records that a job has still to process.", "short",
                       (total("headrace_job_lag_records", "streamjob", more=_JOB), "{{streamjob}}"), width=12),
             ],
         ),
@@ -462,10 +465,10 @@ JOBS: Final = Dashboard(
                       (quantile(0.99, "headrace_job_batch_seconds", "streamjob", more=_JOB), "{{streamjob}}")),
                 graph("Queries", "That run.", "short",
                       (total("headrace_job_queries", "streamjob", more=_JOB), "{{streamjob}}")),
-                graph("Executors", "That are there, and that are asked for.", "short",
+                graph("Executors", "Executors that run, and those that autoscaling asks for.", "short",
                       (total("headrace_job_executors", "streamjob", more=_JOB), "{{streamjob}}"),
                       (total("headrace_job_wanted_executors", "streamjob", more=_JOB), "{{streamjob}} wanted")),
-                graph("Since the last batch", "That had records.", "s",
+                graph("Since the last batch", "Time since the last batch with records.", "s",
                       (f"time() - max by (streamjob) (headrace_job_last_batch_time_seconds{{{{S}}{_JOB}}})",
                        "{{streamjob}}")),
                 graph("Versions", "Drivers by the version that they run.", "short",
@@ -482,7 +485,7 @@ JOBS: Final = Dashboard(
 OPERATOR: Final = Dashboard(
     "operator",
     "Headrace / Operator",
-    "What the Kubernetes operator looks after, how long it takes, and what fails.",
+    "What the Kubernetes operator manages, how long it takes, and what fails.",
     "headrace_operator_queue_resources",
     [
         (
@@ -491,9 +494,9 @@ OPERATOR: Final = Dashboard(
                 graph("Not as asked for", "By kind and condition; a condition that is unknown counts too.", "short",
                       (total("headrace_operator_objects", "kind", "condition", more=',status!="True"') + " > 0",
                        "{{kind}} {{condition}}")),
-                graph("Resources", "That are looked after.", "short",
+                graph("Resources", "Resources that the operator manages.", "short",
                       (total("headrace_operator_resources", "kind"), "{{kind}}"), stacked=True),
-                graph("Queue", "Resources that wait for a reconcile, or are in one.", "short",
+                graph("Queue", "Resources that wait for a reconcile or are being reconciled.", "short",
                       (total("headrace_operator_queue_resources"), "resources")),
             ],
         ),
@@ -505,13 +508,13 @@ OPERATOR: Final = Dashboard(
                        "{{kind}} {{outcome}}")),
                 graph("Duration (p99)", "By kind.", "s",
                       (quantile(0.99, "headrace_operator_reconcile_duration_seconds", "kind"), "{{kind}}")),
-                graph("Errors", "By kind and class of the error; reconciles that fail are tried again.", "cps",
+                graph("Errors", "By kind and class of the error; failed reconciles are retried.", "cps",
                       (rate("headrace_operator_reconcile_errors_total", "kind", "error"), "{{kind}} {{error}}")),
-                graph("Calls", "Writes to the API server, statuses among them, and calls to storage nodes.", "cps",
+                graph("Calls", "Writes to the API server, including statuses, and calls to storage nodes.", "cps",
                       (rate("headrace_operator_writes_total"), "writes"),
                       (rate("headrace_operator_status_writes_total"), "statuses"),
                       (rate("headrace_operator_admin_calls_total"), "calls to nodes")),
-                graph("Missed changes", "That a look at everything found, and no watch had told of.", "cps",
+                graph("Missed changes", "Changes that a sweep found and no watch had reported.", "cps",
                       (rate("headrace_operator_missed_changes_total"), "changes")),
                 graph("Process", "Processor of the operator, in cores.", "short",
                       (rate("process_cpu_seconds_total"), "cores")),

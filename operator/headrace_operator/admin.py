@@ -98,7 +98,7 @@ class Admin:
     ) -> Any:
         """See Calls."""
         if method in PASSWORDS and self._routes.way(bootstrap).access is None:
-            raise Unreachable(f"{bootstrap} is not told a password in clear: the cluster has no security yet")
+            raise Unreachable(f"no password is sent to {bootstrap} in clear text: the cluster has no security yet")
         if patience_s is None:
             return await self._with(bootstrap, lambda connection: _admin(connection, method, params))
         self.calls += 1
@@ -204,7 +204,7 @@ def _connected(way: Destination, timeout_s: float, *, connect_timeout_s: float |
 
 def _failure(address: str, error: Exception, what: str = "") -> Unreachable:
     if isinstance(error, SourceRefuses):
-        return NotAuthenticated(f"{address} and the operator do not know each other: {error}")
+        return NotAuthenticated(f"{address} and the operator cannot authenticate each other: {error}")
     return Unreachable(f"{address} does not answer{f' {what}' if what else ''}: {error}")
 
 
@@ -229,7 +229,7 @@ def _log_change(connection: BrokerConnection, method: str, params: Mapping[str, 
     """Log a call that changes something in a cluster."""
     if method not in READS or (method == "balance" and params):
         what = {name: params[name] for name in NAMES if name in params}
-        log.info("told a cluster", method=method, of=connection.address, **what)
+        log.info("changed a cluster", method=method, of=connection.address, **what)
 
 
 def _admin(connection: BrokerConnection, method: str, params: Mapping[str, Any] | None) -> Any:
@@ -243,5 +243,5 @@ def _kafka(connection: BrokerConnection, api_key: ApiKey, version: int, fields: 
     if api_key in KAFKA_READS:
         return answer
     what = [each.get("name", each.get("resource_name")) for key in KAFKA_CHANGED_FIELDS for each in fields.get(key, ())]
-    log.info("told a cluster", method=api_key.name, of=connection.address, topics=what)
+    log.info("changed a cluster", method=api_key.name, of=connection.address, topics=what)
     return answer

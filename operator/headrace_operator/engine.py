@@ -66,7 +66,7 @@ class Refused(Exception):
     """Some namespaces may not be listed. Their known resources are kept; all other namespaces have been listed."""
 
     def __init__(self, namespaces: Collection[str]) -> None:
-        super().__init__(f"no right to look at {', '.join(sorted(namespaces))}")
+        super().__init__(f"no permission to read {', '.join(sorted(namespaces))}")
         self.namespaces = namespaces
 
 
@@ -204,7 +204,7 @@ class Engine:
         """Return why this operator is deaf or stuck; "" if it is neither."""
         now = time.monotonic()
         if self._missed_in_a_row >= DEAF_SWEEPS:
-            return f"the last {self._missed_in_a_row} sweeps found changes that no watch had told of"
+            return f"the last {self._missed_in_a_row} sweeps found changes that no watch had reported"
         if now - self._swept_at > SWEEPS_LATE * self._sweep_s + STALE_S:
             return f"the last sweep ended {now - self._swept_at:.0f} s ago"
         for key, work in self._work.items():
@@ -281,7 +281,7 @@ class Engine:
                             raise Refused(refused)
                         del left[0]
                     except Exception as error:
-                        log.warning("a first listing failed", kind=left[0], error=repr(error))
+                        log.warning("the first listing of a kind failed", kind=left[0], error=repr(error))
                         left.append(left.pop(0))
                         await asyncio.sleep(FIRST_LOOK_AGAIN_S)
         except TimeoutError:
@@ -350,7 +350,9 @@ class Engine:
         missed = [key for key, sweep in self._unheard.items() if sweep < self._sweeps]
         for key in missed:
             del self._unheard[key]
-            log.info("a sweep found what no watch had told of", kind=key.kind, of=f"{key.namespace}/{key.name}")
+            log.info(
+                "a sweep found a change that no watch had reported", kind=key.kind, of=f"{key.namespace}/{key.name}"
+            )
         self.missed += len(missed)
         if missed:
             self._missed_in_a_row += 1

@@ -53,7 +53,7 @@ class HttpPort:
 
     async def _ready(self, _request: web.Request) -> web.Response:
         if self._starting():
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="what there is has not been listed yet\n")
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="not all resources have been listed yet\n")
         return web.Response(text="ok\n")
 
     async def _metrics(self, _request: web.Request) -> web.Response:

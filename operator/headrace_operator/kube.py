@@ -111,7 +111,7 @@ def path(api_version: str, kind: str, namespace: str | None, name: str | None = 
 
 def _step(name: str) -> str:
     if name in (".", ".."):
-        raise ApiError(HTTPStatus.BAD_REQUEST, f"{name!r} is no name of an object")
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"{name!r} is not a valid object name")
     return quote(name, safe="")
 
 
@@ -275,7 +275,7 @@ class Kube:
         except ApiError as error:
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
-            log.info("no right to look at events: causes are not known", namespace=namespace, error=str(error))
+            log.info("no permission to read events: causes are not known", namespace=namespace, error=str(error))
             return []
         return list(listed["items"])
 

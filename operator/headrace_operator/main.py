@@ -225,7 +225,7 @@ class Operator:
         """Log a namespace that cannot be read once, until it can be read again."""
         for namespace in refused.keys() - self._refused:
             error = str(refused[namespace])
-            log.warning("no right to look at a namespace: the others are looked after", of=namespace, error=error)
+            log.warning("no permission to read a namespace: continuing with the others", of=namespace, error=error)
         self._refused = set(refused)
 
     def _is_gone(self, namespace: str) -> bool:

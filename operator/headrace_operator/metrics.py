@@ -27,19 +27,19 @@ Figures = Mapping[str, Mapping[tuple[str, ...], float]]
 """Values by the metric's name without PREFIX, and by the values of its labels."""
 
 FIGURES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "reconciles_total": (("outcome",), "Looks at a resource, by what came of them; those that failed are repeated."),
-    "reconcile_seconds_total": ((), "Time that was spent in reconciles."),
+    "reconciles_total": (("outcome",), "Reconciles of resources, by outcome; those that failed are retried."),
+    "reconcile_seconds_total": ((), "Time spent in reconciles."),
     "reconcile_errors_total": (("kind", "error"), "Reconciles that failed, by kind and class of the error."),
-    "missed_changes_total": ((), "Changes that a sweep found, and no watch had told of."),
-    "writes_total": ((), "Writes to the API server, statuses included, events not."),
-    "unchanged_total": ((), "Objects that were looked at, and were as they should be."),
+    "missed_changes_total": ((), "Changes that a sweep found and no watch had reported."),
+    "writes_total": ((), "Writes to the API server, including statuses, without events."),
+    "unchanged_total": ((), "Objects that were checked and needed no write."),
     "status_writes_total": ((), "Statuses written."),
     "admin_calls_total": ((), "Calls to storage nodes."),
-    "queue_resources": ((), "Resources that wait for a reconcile, or are in one."),
-    "resources": (("kind",), "Resources that are looked after, by kind."),
+    "queue_resources": ((), "Resources that wait for a reconcile or are being reconciled."),
+    "resources": (("kind",), "Resources that the operator manages, by kind."),
     "objects": (
         ("kind", "condition", "status"),
-        "Resources by kind, condition and the condition's status; Ready sums up.",
+        "Resources by kind, condition and the condition's status; Ready summarizes the other conditions.",
     ),
 }
 """The labels and the help text of the metrics that are read at each scrape."""

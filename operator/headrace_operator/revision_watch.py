@@ -52,14 +52,14 @@ class RevisionWatch:
             except (HeadraceError, ValueError) as error:
                 log.debug("the revision of the API server is not known", error=str(error))
             except Exception:
-                log.exception("looking for the revision of the API server went wrong")
+                log.exception("reading the revision of the API server failed")
             await asyncio.sleep(self._every_s)
 
     def _check(self, revision: int) -> None:
         if revision < self._highest:
             self.set_back = (
                 f"the API server went back from revision {self._highest} to {revision} (etcd was restored from a "
-                "backup?): the operator has to start again, to look at everything anew"
+                "backup?): the operator has to restart and read everything again"
             )
             log.error("the API server was set back", highest=self._highest, revision=revision, reason=self.set_back)
         self._highest = max(self._highest, revision)

@@ -554,7 +554,7 @@ def quantity(text: str | int) -> int:
     """
     found = _QUANTITY.fullmatch(str(text))
     if found is None:
-        raise ValueError(f"{text!r} is no quantity")
+        raise ValueError(f"{text!r} is not a quantity")
     number, suffix = found.groups()
     if suffix in _FACTORS:
         return int(Decimal(number) * _FACTORS[suffix])

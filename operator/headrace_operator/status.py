@@ -61,7 +61,7 @@ def complete(conditions: Sequence[Condition], types: Sequence[str]) -> list[Cond
     """Return conditions of all types of a kind: those that were not determined are unknown."""
     given = {each.type: each for each in conditions}
     why = next((each for each in conditions if each.ok is not True), None)
-    waits = "not looked at yet" if why is None else f"not looked at: {why.type} is {why.reason}"
+    waits = "not checked yet" if why is None else f"not checked: {why.type} is {why.reason}"
     unknown = {each: Condition(each, None, "NotLookedAt", waits) for each in types}
     return list((unknown | given).values())
 

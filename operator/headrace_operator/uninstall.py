@@ -36,7 +36,7 @@ async def stop_operator(kube: Kube, *, namespace: str, deployment: str) -> None:
     deadline = asyncio.get_running_loop().time() + STOP_S
     while await kube.list("v1", "Pod", namespace, labels=labels):
         if asyncio.get_running_loop().time() > deadline:
-            log.warning("the operator has not ended: finalizers may come back", deployment=deployment)
+            log.warning("the operator has not ended: finalizers may be added again", deployment=deployment)
             return
         await asyncio.sleep(CHECK_S)
 
@@ -93,7 +93,7 @@ async def run() -> None:
         namespaces = [each for each in os.environ.get("HEADRACE_NAMESPACES", "").split(",") if each]
         deployment = os.environ["HEADRACE_DEPLOYMENT"]
         await stop_operator(kube, namespace=os.environ["POD_NAMESPACE"], deployment=deployment)
-        log.info("finalizers are taken off", resources=await strip(kube, namespaces=namespaces))
+        log.info("removing finalizers", resources=await strip(kube, namespaces=namespaces))
     finally:
         await api.close()
 

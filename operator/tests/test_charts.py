@@ -188,9 +188,9 @@ def test_it_looks_after_what_it_has_rights_in(values: list[str], namespaces: str
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ([], ["looks after ops, and nothing elsewhere.", "kubectl -n ops apply", "--set 'namespaces={*}'"]),
-        (['namespaces=["a","b"]'], ["looks after a, b, and nothing elsewhere.", "kubectl -n a apply"]),
-        (['namespaces=["*"]'], ["looks after all namespaces.", "kubectl -n default apply"]),
+        ([], ["manages ops, and nothing elsewhere.", "kubectl -n ops apply", "--set 'namespaces={*}'"]),
+        (['namespaces=["a","b"]'], ["manages a, b, and nothing elsewhere.", "kubectl -n a apply"]),
+        (['namespaces=["*"]'], ["manages all namespaces.", "kubectl -n default apply"]),
     ],
 )
 def test_the_notes_say_what_is_looked_after_and_where_to_look(

@@ -208,7 +208,7 @@ async def test_a_sweep_finds_what_no_event_told_of_and_says_so_when_that_goes_on
     await until(lambda: engine.missed == 2)
     version = 2
     deadline = time.monotonic() + 5
-    while "no watch had told of" not in engine.stale():
+    while "no watch had reported" not in engine.stale():
         assert time.monotonic() < deadline
         version += 1
         there[:] = [body("a", version)]

@@ -43,7 +43,7 @@ async def test_a_name_that_a_resource_gives_leads_nowhere_else(api: FakeApi) -> 
     api.refuse = lambda _method, path: wanted.append(path)  # type: ignore[func-returns-value]
     assert await Kube(api).get("v1", "ConfigMap", NS, "../../far/secrets/s?x") is None
     assert wanted == [f"/api/v1/namespaces/{NS}/configmaps/..%2F..%2Ffar%2Fsecrets%2Fs%3Fx"]
-    with pytest.raises(ApiError, match="no name"):
+    with pytest.raises(ApiError, match="not a valid object name"):
         await Kube(api).get("v1", "ConfigMap", NS, "..")
 
 

@@ -89,7 +89,7 @@ async def test_a_namespace_without_rights_is_told_of_once_and_holds_up_no_other(
             await operator.engine.sweep(kind)
     assert operator.engine.cache.get(Key("Stream", "b", "s")) is not None
     assert operator.engine.cache.get(Key("Topic", "a", "s")) is not None, "it may be there still"
-    assert [each["of"] for each in logged if "no right" in each["event"]] == ["a"]
+    assert [each["of"] for each in logged if "no permission" in each["event"]] == ["a"]
     api.refuse = lambda _method, path: ApiError(403, "forbidden")
     with pytest.raises(ApiError):
         await operator.engine.sweep("Stream")

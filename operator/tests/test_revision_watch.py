@@ -40,7 +40,7 @@ async def test_a_revision_that_falls_is_told_once_with_what_to_do() -> None:
     assert told.asked == 8
     assert "from revision 9 to 7" in watch.set_back
     errors = [each["event"] for each in logs if each["log_level"] == "error"]
-    assert errors == ["looking for the revision of the API server went wrong", "the API server was set back"]
+    assert errors == ["reading the revision of the API server failed", "the API server was set back"]
 
 
 async def test_a_server_that_is_away_and_comes_back_was_not_set_back() -> None:

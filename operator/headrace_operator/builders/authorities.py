@@ -88,7 +88,7 @@ def read(secret: Mapping[str, Any]) -> Generations:
     try:
         return Generations(current, int(notes.get(GENERATION, 1)), float(notes.get(TURNED, 0)), following, former)
     except ValueError:
-        raise CertificateRefused(f"its annotations {GENERATION} and {TURNED} are no numbers") from None
+        raise CertificateRefused(f"its annotations {GENERATION} and {TURNED} are not numbers") from None
 
 
 def created(name: str, terms: Terms, *, now: float) -> Generations:
@@ -104,19 +104,27 @@ def step(name: str, present: Generations, terms: Terms, *, forced: bool, now: fl
             return present, ""
         former = present.current.certificate if now < ends else ""
         used = Generations(present.next, present.generation + 1, now, former=former)
-        return used, f"certificates of generation {used.generation} are used; the former one is trusted still"
+        return (
+            used,
+            f"certificates of generation {used.generation} are in use; the previous generation is still trusted",
+        )
     if present.former:
         if now < present.turned + terms.overlap_s:
             return present, ""
         return replace(present, former="", turned=now), f"only generation {present.generation} is trusted"
     if now >= ends:
         made = _authority(name, present.generation + 1, terms, now=now)
-        return Generations(made, present.generation + 1, now), f"generation {present.generation + 1} is made and used"
+        return Generations(
+            made, present.generation + 1, now
+        ), f"generation {present.generation + 1} is created and used"
     if not forced and now < ends - terms.renewal_days * DAY_S:
         return present, ""
     made = _authority(name, present.generation + 1, terms, now=now)
     begun = replace(present, next=made, turned=now)
-    return begun, f"generation {present.generation + 1} is made and trusted, and used in {terms.overlap_s:g} s"
+    return (
+        begun,
+        f"generation {present.generation + 1} is created and trusted, and will be used in {terms.overlap_s:g} s",
+    )
 
 
 def secret(found: Generations, *, metadata: Manifest) -> Manifest:
@@ -160,4 +168,4 @@ def _decoded(value: str | None) -> str:
     try:
         return base64.b64decode(value or "").decode()
     except ValueError:
-        raise CertificateRefused("an entry of the Secret is no text") from None
+        raise CertificateRefused("an entry of the Secret is not text") from None

@@ -58,15 +58,15 @@ def why_anew(
         certificate = x509.load_pem_x509_certificate(present.certificate.encode())
         signs = x509.load_pem_x509_certificate(authority.current.certificate.encode())
     except ValueError:
-        return "it is no PEM"
+        return "it is not PEM"
     if pair_fault(present):
-        return "it does not fit its key"
+        return "it does not match its key"
     try:
         certificate.verify_directly_issued_by(signs)
     except (ValueError, TypeError, InvalidSignature):
         return "another authority has signed it"
     if certificate.subject != x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)]):
-        return "it is somebody else's"
+        return "it has another subject"
     if missing := set(hosts) - _hosts(certificate):
         return f"it lacks {sorted(missing)[0]}"
     ends = certificate.not_valid_after_utc.timestamp()
@@ -74,7 +74,7 @@ def why_anew(
     longest = min(now + terms.days * DAY_S, signs.not_valid_after_utc.timestamp())
     lifetime = ends - certificate.not_valid_before_utc.timestamp()
     early = min(terms.renewal_days * DAY_S, lifetime / 3)
-    return "it ends soon" if now > ends - early and longest > ends + DAY_S else ""
+    return "it expires soon" if now > ends - early and longest > ends + DAY_S else ""
 
 
 def pair_fault(pair: KeyPair) -> str:
@@ -82,11 +82,11 @@ def pair_fault(pair: KeyPair) -> str:
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
     except ValueError:
-        return "tls.crt is no certificate in PEM"
+        return "tls.crt is not a certificate in PEM"
     try:
         key = serialization.load_pem_private_key(pair.key.encode(), password=None)
     except (ValueError, TypeError):
-        return "tls.key is no key in PEM without a password"
+        return "tls.key is not a key in PEM without a password"
     if key.public_key() != certificate.public_key():
         return "the key tls.key does not belong to the certificate tls.crt"
     return ""

@@ -56,19 +56,23 @@ def _fault(name: str, value: str) -> str:
     if name in MINIMA:
         number = _number(value, int)
         if number is None:
-            return f"{value!r} is no whole number"
-        return "" if number >= MINIMA[name] else f"{value} is too little; the least is {MINIMA[name]}"
+            return f"{value!r} is not a whole number"
+        return "" if number >= MINIMA[name] else f"{value} is too small; the minimum is {MINIMA[name]}"
     if name in SECONDS:
         number = _number(value, float)
-        return "" if number is not None and math.isfinite(number) and number >= 0 else f"{value!r} are no seconds"
+        return (
+            ""
+            if number is not None and math.isfinite(number) and number >= 0
+            else f"{value!r} is not a number of seconds"
+        )
     if name in ACTIONS:
         unknown = sorted({each.strip() for each in value.split(",")} - set(AUDITED))
-        return f"{unknown[0]!r} is told to no audit; there are {', '.join(AUDITED)}" if unknown else ""
+        return f"{unknown[0]!r} is not an audited action; these are: {', '.join(AUDITED)}" if unknown else ""
     if name in FLAGS:
-        return f'it takes no value: say {name}: ""' if value else ""
+        return f'it is a flag without a value: write {name}: ""' if value else ""
     if name in TEXTS:
-        return "" if value and not value.startswith("-") else f"{value!r} is no value for it"
-    return f"the storage nodes have no such setting; there are {', '.join(sorted(KNOWN))}"
+        return "" if value and not value.startswith("-") else f"{value!r} is not a valid value for it"
+    return f"the storage nodes have no such setting; they have {', '.join(sorted(KNOWN))}"
 
 
 def _number(text: str, kind: type[int] | type[float]) -> float | None:

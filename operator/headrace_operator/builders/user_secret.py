@@ -53,7 +53,7 @@ def password_fault(password: str, user: str) -> str:
     if not MIN_PASSWORD <= len(password) <= MAX_PASSWORD:
         return f"it has {len(password)} characters; {MIN_PASSWORD} to {MAX_PASSWORD} are allowed"
     if not password.isprintable() or password != password.strip():
-        return "it has a character that cannot be printed, or a blank at an end"
+        return "it has an unprintable character, or begins or ends with a blank"
     return "it is the user's name" if password.casefold() == user.casefold() else ""
 
 

@@ -25,7 +25,7 @@ HOPELESS: Final = frozenset(
 )
 ADVICE: Final[Mapping[str, str]] = {
     "OOMKilled": "it needs more memory than its limit",
-    "Evicted": "its worker was short of something",
+    "Evicted": "its worker was short of a resource",
 }
 WARNING: Final = "Warning"
 BOUND: Final = "pv.kubernetes.io/bind-completed"
@@ -71,7 +71,7 @@ def why_not_ready(pod: Object, events: Sequence[Object] = ()) -> str:
     if why := why_hopeless(pod):
         return why
     if pod["metadata"].get("deletionTimestamp"):
-        return "it is on its way out"
+        return "it is being deleted"
     if is_ready(pod):
         return ""
     for each in _containers(pod):

@@ -157,7 +157,7 @@ class Clusters:
         if (body["metadata"].get("annotations") or {}).get(PAUSED) == "true":
             pods = await self._kube.list("v1", "Pod", key.namespace, labels=selector(key.name))
             await self._security.find_way(key, spec, pods)  # resources in the cluster are still reconciled
-            paused = Condition("Reconciled", False, "Paused", f"annotation {PAUSED} is set: take it away to go on")
+            paused = Condition("Reconciled", False, "Paused", f"annotation {PAUSED} is set: remove it to continue")
             await self._reporter.report(body, [paused], {}, types=TYPES)
             return None
         try:
@@ -191,12 +191,12 @@ class Clusters:
 
     async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> None:
         if wrong := settings.fault(spec.settings) or settings.tracing_fault(spec.tracing.endpoint):
-            seen.note("Reconciled", False, "WrongSettings", f"{wrong}: change it, nothing else is done before")
+            seen.note("Reconciled", False, "WrongSettings", f"{wrong}: change it; nothing else is done until then")
             self._availability(spec, seen)
             seen.again_s = max(seen.again_s, STUCK_S)
             return
         if spec.security.enabled and (wrong := listeners.fault(spec)):
-            seen.note("Reconciled", False, "WrongListeners", f"{wrong}: change it, nothing else is done before")
+            seen.note("Reconciled", False, "WrongListeners", f"{wrong}: change it; nothing else is done until then")
             self._availability(spec, seen)
             seen.again_s = max(seen.again_s, STUCK_S)
             return
@@ -359,7 +359,7 @@ class Clusters:
             seen.note("Redundant", None, "RecordsLost", text)
             return
         if set_back := seen.status.get("set_back"):
-            text = f"{set_back['containers']} of {redundancy['containers']} containers stand still"
+            text = f"{set_back['containers']} of {redundancy['containers']} containers are frozen"
             seen.note("Available", False, "SetBack", f"{text}: see {STORE}", again_s=WORKING_S)
         elif redundancy["below_minimum"]:
             few, all_of_them = redundancy["below_minimum"], redundancy["containers"]
@@ -371,7 +371,7 @@ class Clusters:
         if damaged:
             text = (
                 f"the catalog's tables of node {', '.join(str(node['node']) for node in damaged)} are damaged, and are "
-                f"made anew of another node's: {damaged[0]['catalog_damage']}"
+                f"rebuilt from another node's: {damaged[0]['catalog_damage']}"
             )
             seen.note("Redundant", False, "CatalogDamaged", text, again_s=WORKING_S)
             return
@@ -388,8 +388,8 @@ class Clusters:
         store = (seen.status or {}).get("store") or {}
         if not told and store.get("silent_ms"):
             text = (
-                f"node {store['node']} has not reached the API server for {store['silent_ms'] / 1000:.0f} s: nothing "
-                "fails over, and a container that a replica in sync leaves takes no writes until it does"
+                f"node {store['node']} has not reached the API server for {store['silent_ms'] / 1000:.0f} s: until it "
+                "does, nothing fails over, and a container that an in-sync replica leaves accepts no writes"
             )
             seen.note(STORE, False, "NotReached", text, again_s=WORKING_S)
             return
@@ -399,7 +399,7 @@ class Clusters:
         nodes, such_as = (", ".join(map(str, told[name])) for name in ("nodes", "such_as"))
         text = (
             f"the cluster store was set back to an old copy, as by a restore of etcd: nodes {nodes} know newer records "
-            f"of {told['containers']} containers ({such_as}), which stand still. Once all pods run: "
+            f"of {told['containers']} containers ({such_as}), which are frozen. Once all pods run: "
             "`headrace recover-store --pod --yes` in one of them"
         )
         seen.note(STORE, False, "SetBack", text, again_s=WORKING_S)
@@ -493,7 +493,7 @@ def _versions(seen: ObservedCluster) -> str | None:
 
 
 def _name_taken(error: NameTaken) -> Condition:
-    return Condition("Reconciled", False, "NameTaken", f"{error}: take it away, or name this cluster otherwise")
+    return Condition("Reconciled", False, "NameTaken", f"{error}: delete it, or give this cluster another name")
 
 
 def event_reason(kind: str) -> str:

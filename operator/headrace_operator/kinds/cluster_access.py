@@ -42,7 +42,7 @@ class AccessStep:
             return
         having = [secured_of(pod) for pod in seen.pods]
         if not having or any(each is None for each in having):
-            text = f"{OPEN} as long as not all pods have security: they get it one by one"
+            text = f"{OPEN} until all pods have security: they are restarted with it one by one"
             seen.note(SECURED, False, "Rolling", text, again_s=WORKING_S)
             return
         where = bootstrap(objects.name, objects.namespace)
@@ -85,7 +85,7 @@ class AccessStep:
         before = self._routes.get(objects.namespace, objects.name)
         route = Route.of(operator_secret.properties(after, ca), before.pods if before else ())
         self._routes.put(objects.namespace, objects.name, route)
-        await self._reporter.tell(objects, "CredentialsRenewed", "the operator has another password at the cluster")
+        await self._reporter.tell(objects, "CredentialsRenewed", "the operator's password at the cluster was changed")
 
     @staticmethod
     def _judge(spec: ClusterSpec, seen: ObservedCluster, shown: Mapping[str, Any]) -> None:
@@ -95,8 +95,8 @@ class AccessStep:
             seen.note(SECURED, False, "NotChecked", f"{OPEN}: {text}")
         elif open_ones:
             text = (
-                f"clients of listener {', '.join(open_ones)} prove nothing, and are the user ANONYMOUS: set its "
-                "protocol to SASL_SSL once they have moved"
+                f"clients of listener {', '.join(open_ones)} do not authenticate and act as the user ANONYMOUS: "
+                "set its protocol to SASL_SSL once they have moved"
             )
             seen.note(SECURED, False, "OpenListener", text)
         else:

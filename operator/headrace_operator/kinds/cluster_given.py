@@ -47,7 +47,7 @@ class Given:
             text = await self._text(namespace, reference)
             try:
                 if text is None:
-                    raise CertificateRefused("is not there: make it, or name another")
+                    raise CertificateRefused("does not exist: create it, or name another")
                 given = trust.authorities_in(text)
                 if len(given) > left:
                     raise CertificateRefused(
@@ -55,7 +55,11 @@ class Given:
                     )
             except CertificateRefused as error:
                 given = self._former(held.get(reference.entry, ""))
-                stays = "nobody is trusted until then" if trust.is_nobody(given) else "what it held before stays"
+                stays = (
+                    "no certificate is trusted until then"
+                    if trust.is_nobody(given)
+                    else "the former authorities stay in use"
+                )
                 said = f"{reference.where} {error}; {stays}"
                 faults.append(Fault("NoAuthority" if text is None else "AuthorityUnfit", said))
             else:
@@ -104,7 +108,7 @@ class Given:
         pair = pair_of(decoded(await self._kube.get("v1", "Secret", namespace, name)))
         where = f"listener {port.name}: Secret {name}"
         if pair is None:
-            text = f"{where} is not there, or has no tls.crt and tls.key: make it (cert-manager's Certificate does)"
+            text = f"{where} does not exist, or has no tls.crt and tls.key: create it (cert-manager's Certificate does)"
             return [Fault("NoSecret", text)]
         match certificates.given_fault(pair, now=self._now()):
             case GivenFault.UNFIT, why:

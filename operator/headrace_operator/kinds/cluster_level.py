@@ -96,11 +96,14 @@ def condition(asked: int | str, shown: Mapping[str, Any], refusal: str) -> Condi
         return Condition(LEVEL, False, "Refused", refusal)
     if shown["raising"] is not None:
         return Condition(
-            LEVEL, False, "Raising", f"level {shown['raising']} is about to be the cluster's: every node has to answer"
+            LEVEL, False, "Raising", f"the level is being raised to {shown['raising']}: every node has to answer first"
         )
     if asked != AUTO and int(asked) < level:
         return Condition(
-            LEVEL, False, "NotLowered", f"the level is {level}: what was written is not read by versions below it"
+            LEVEL,
+            False,
+            "NotLowered",
+            f"the level is {level} and is never lowered: older versions could not read what was written",
         )
     if asked != AUTO and int(asked) > able:
         return Condition(
@@ -111,7 +114,7 @@ def condition(asked: int | str, shown: Mapping[str, Any], refusal: str) -> Condi
     if asked == AUTO and level < able:
         wait = f"{shown['raised_by_itself_after_s']:g} s"
         return Condition(
-            LEVEL, False, "Waits", f"all nodes support level {able}: it is raised when that has been well for {wait}"
+            LEVEL, False, "Waits", f"all nodes support level {able}: it is raised once all has been well for {wait}"
         )
     if level < able:
         return Condition(LEVEL, True, "Held", f"at {level}; all nodes support {able}")

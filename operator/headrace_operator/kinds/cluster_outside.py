@@ -73,6 +73,6 @@ class ExternalServices:
                 lost |= dict.fromkeys([port for port in had if str(port) in str(error)] or had, str(error))
                 continue
             for port, why in lost.items():
-                text = f"{manifest['metadata']['name']} had port {port}, and gets another one: {why}"
+                text = f"{manifest['metadata']['name']} had port {port}, and gets another: {why}"
                 await self._reporter.tell(objects, "NodePortChanged", text, warning=True)
             return made

@@ -97,9 +97,9 @@ class ClusterRecords:
         if seen.nodes or seen.claims:
             text = (
                 f"Secret {objects.record} is gone, but there are {len(seen.nodes)} storage nodes and"
-                f" {len(seen.claims)} claims of this cluster: put it back from a copy (its cluster id stands in the"
-                " folder of each node), or delete StorageNodes, StorageContainers and claims, with all data in them,"
-                " to begin anew"
+                f" {len(seen.claims)} claims of this cluster: restore it from a backup (the cluster id is in"
+                " each node's data folder), or delete StorageNodes, StorageContainers and claims, with all data in"
+                " them, to start over"
             )
             seen.note("Reconciled", False, "SecretLost", text)
             return False

@@ -56,7 +56,7 @@ HAS_IT: Final = f"{GROUP}/secured"
 """Annotation of the cluster record: its pods have security, so that missing Secrets are not recreated."""
 SHOWN: Final = f"{GROUP}/certificates"
 """Annotation of pods: a digest of the certificates that they are to have."""
-OPEN: Final = "whoever reaches a listener may do everything"
+OPEN: Final = "anyone who can reach a listener may do anything"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class SecurityStep:
         if proofs is None or not ca:
             if self._routes.get(key.namespace, key.name) is None:
                 secrets = f"{ObjectName.OPERATOR.of(key.name)} and {ObjectName.CA.of(key.name)}"
-                why = f"the operator has no proofs for the cluster (yet): Secrets {secrets}"
+                why = f"the operator has no credentials for the cluster (yet): Secrets {secrets}"
                 self._routes.close(key.namespace, key.name, why)
             return
         some = serving if len(serving) < len(pods) else []
@@ -114,7 +114,7 @@ class SecurityStep:
             route = Route.of(operator_secret.properties(proofs, ca), some)
         except KafkaError as error:
             self._routes.close(
-                key.namespace, key.name, f"the operator's proofs for the cluster cannot be used: {error}"
+                key.namespace, key.name, f"the operator's credentials for the cluster cannot be used: {error}"
             )
             return
         self._routes.put(key.namespace, key.name, route)
@@ -235,7 +235,7 @@ class SecurityStep:
             if has_it:
                 raise Unresolved(
                     "SecretLost",
-                    f"Secret {name} is gone, and nodes and clients trust what it has signed: put it back from a copy",
+                    f"Secret {name} is gone, and nodes and clients trust what it has signed: restore it from a backup",
                 )
             made = authorities.created(name, terms, now=self._now())
             if await self._kube.create(authorities.secret(made, metadata=kept(objects, name))):
@@ -245,7 +245,7 @@ class SecurityStep:
             before = authorities.read(present)
         except CertificateRefused as error:
             raise Unresolved(
-                "CertificateUnfit", f"Secret {name} cannot be used: {error}; put it back from a copy"
+                "CertificateUnfit", f"Secret {name} cannot be used: {error}; restore it from a backup"
             ) from None
         forced = annotation(present, FORCE) == "true"
         after, done = authorities.step(name, before, terms, forced=forced and not before.turns, now=self._now())
@@ -264,8 +264,8 @@ class SecurityStep:
             if has_it:
                 raise Unresolved(
                     "SecretLost",
-                    f"Secret {name} is gone, or lacks something, and the nodes know the operator by it: put it back "
-                    "from a copy",
+                    f"Secret {name} is gone or incomplete, and the operator authenticates at the nodes with it: "
+                    "restore it from a backup",
                 )
             made = operator_secret.made()
             await self._kube.apply(operator_secret.secret(made, metadata=kept(objects, name)))

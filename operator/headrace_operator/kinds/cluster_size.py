@@ -76,7 +76,7 @@ class Scaler:
             text = f"pod {objects.name}-{size} waits until the claim of its predecessor is gone"
             seen.note("Sized", False, "ClaimGoes", text, again_s=SOON_S)
         elif wanted > spec.nodes:
-            text = f"{wanted} pods have data and come back first, then {wanted - spec.nodes} of them are drained"
+            text = f"{wanted} pods have data and are started first; then {wanted - spec.nodes} of them are drained"
             seen.note("Sized", False, "TooMany", text, again_s=SOON_S)
         else:
             seen.note("Sized", True, "AsAsked", f"{wanted} pods")  # see `check`
@@ -99,7 +99,7 @@ class Scaler:
         registered = {node["status"].get("slot") for node in seen.nodes}
         slots = [f"{objects.name}-{index}/{shard}" for index in range(size) for shard in range(spec.shards)]
         if going:
-            seen.note("Sized", False, "Shrinking", f"{', '.join(going[:SHOWN])} is on its way out", again_s=SOON_S)
+            seen.note("Sized", False, "Shrinking", f"{', '.join(going[:SHOWN])} is being deleted", again_s=SOON_S)
         elif missing := [slot for slot in slots if slot not in registered]:
             text = f"{', '.join(missing[:SHOWN])} has not registered yet"
             seen.note("Sized", False, "Starting", text, again_s=WORKING_S)
@@ -169,13 +169,17 @@ class Scaler:
                 return present
         if left:
             names = ", ".join(str(node["status"]["nodeId"]) for node in left)
-            text = f"node {names} is being emptied, before pod {last} goes"
+            text = f"node {names} is being drained before pod {last} is removed"
             seen.note("Sized", False, "Draining", text, again_s=SOON_S)
             return present
         claim = next((each for each in seen.claims if claim_ordinal(each) == present - 1), None)
         if not unknown and claim is not None and not annotation(claim, DRAINED):
             await self._annotate_claim(objects, claim, ",".join(str(node["status"]["nodeId"]) for node in leaving))
-        what = f"goes; its claim stays: no node is known of {', '.join(unknown)}" if unknown else "is empty and goes"
+        what = (
+            f"is removed; its claim stays, as no node is known of {', '.join(unknown)}"
+            if unknown
+            else "is drained and removed"
+        )
         await self._reporter.tell(objects, "ScaledDown", f"pod {last} {what}")
         seen.note("Sized", False, "Shrinking", f"{present - 1} pods now, {spec.nodes} asked for", again_s=SOON_S)
         return present - 1
@@ -190,7 +194,7 @@ class Scaler:
             await self._ask(objects, "node.drain", {"node": number})
         except HeadraceError as error:
             return str(error)
-        await self._reporter.tell(objects, "Draining", f"node {number} of pod {pod}, which is to go")
+        await self._reporter.tell(objects, "Draining", f"node {number} of pod {pod}, which will be removed")
         return ""
 
     # --- nodes and claims of removed pods
@@ -220,9 +224,9 @@ class Scaler:
         try:
             await self._ask(objects, "node.remove", {"node": number})
         except HeadraceError as error:
-            log.info("a node is not forgotten yet", node=number, reason=str(error))
+            log.info("a node is not removed yet", node=number, reason=str(error))
             return
-        await self._reporter.tell(objects, "NodeRemoved", f"node {number} of {slot} is forgotten")
+        await self._reporter.tell(objects, "NodeRemoved", f"node {number} of {slot} was removed")
 
     async def _delete_drained(self, objects: ClusterObjects, seen: ObservedCluster, claim: Manifest, size: int) -> None:
         index, meta = claim_ordinal(claim), claim["metadata"]
@@ -264,7 +268,9 @@ def why_too_few(resource: Manifest, spec: ClusterSpec, seen: ObservedCluster) ->
         if room >= int(volume["replicas"]) or room == _places(volume, seen, taking):
             continue
         where = "hosts" if volume.get("spread") == "required" else "pods"
-        lacking.append(f"volume {volume['volume']!r} asks for {volume['replicas']} replicas, with {where} for {room}")
+        lacking.append(
+            f"volume {volume['volume']!r} asks for {volume['replicas']} replicas, and there are {where} for {room}"
+        )
     if not lacking:
         return ""
     more = f", and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""

@@ -52,7 +52,7 @@ class ClaimStep:
         if spec.storage.class_ is not None and present.class_ != spec.storage.class_:
             text = (
                 f"storage.class cannot change from {template.get('storageClassName')} to {spec.storage.class_}: set it"
-                " back, or make a new cluster"
+                " back, or create a new cluster"
             )
             seen.note("Storage", False, "ClassCannotChange", text)
             return present
@@ -127,7 +127,7 @@ class ClaimStep:
             meta["deletionTimestamp"] = "now"
             seen.claim_causes.pop(meta["name"], None)
             asked = f"{spec.storage.size}, class {spec.storage.class_ or 'by default'}"
-            text = f"{meta['name']} never had a volume: it is made anew as the resource asks ({asked})"
+            text = f"{meta['name']} never had a volume: it is recreated as the resource asks ({asked})"
             await self._reporter.tell(objects, "ClaimReplaced", text)
 
     async def _grow_claims(self, objects: ClusterObjects, spec: ClusterSpec, seen: ObservedCluster) -> bool:
@@ -146,7 +146,7 @@ class ClaimStep:
                     raise
                 text = (
                     f"claim {meta['name']} cannot grow from {asked} to {spec.storage.size}: {error}: ask for {asked}"
-                    " again, or let its storage class grow claims"
+                    " again, or let its storage class expand volumes"
                 )
                 seen.note("Storage", False, "CannotGrow", text)
                 return False

@@ -47,7 +47,7 @@ class DefaultVolume:
                 await self._alter(objects, asked)
             elif not _may_rise(spec, seen, present) or not await self._raised(objects, asked):
                 return
-            text = f"the default volume is to have {spec.replicas} replicas from now on: containers follow"
+            text = f"the default volume asks for {spec.replicas} replicas from now on; its containers are getting them"
             seen.note("Redundant", False, "UnderReplicated", text, again_s=SOON_S)
         noted = _pair(asked)
         if known_default_volume(seen) != noted:

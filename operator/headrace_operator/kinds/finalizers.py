@@ -34,7 +34,7 @@ async def keep_finalizer(kube: Kube, cache: Cache, body: Body, *, wanted: bool) 
         if wanted or error.status != HTTPStatus.FORBIDDEN:
             raise
         log.warning(
-            "a finalizer cannot be taken off, as the operator has no rights there (any more): take it off by hand",
+            "a finalizer cannot be taken off, as the operator has no rights there: remove it by hand",
             kind=body["kind"],
             of=f"{meta['namespace']}/{meta['name']}",
             finalizer=FINALIZER,

@@ -148,7 +148,7 @@ class Jobs:
         claim = await self._kube.get("v1", "PersistentVolumeClaim", key.namespace, name)
         if claim is None:
             raise Unresolved(
-                "NoClaim", f"there is no PersistentVolumeClaim {name}: make it, or leave checkpoint.claim out"
+                "NoClaim", f"there is no PersistentVolumeClaim {name}: create it, or leave checkpoint.claim out"
             )
         if spec.distributed and "ReadWriteMany" not in claim["spec"].get("accessModes", []):
             raise Unresolved(
@@ -169,11 +169,11 @@ class Jobs:
         if (given := spec.credentials_secret) is not None:
             found = await self._kube.get("v1", "Secret", key.namespace, given)
             if "client.properties" not in ((found or {}).get("data") or {}):
-                raise Unresolved("NoSecret", f"there is no Secret {given} with client.properties in it: make it")
+                raise Unresolved("NoSecret", f"there is no Secret {given} with client.properties in it: create it")
             return given
         if spec.user is None:
             if cluster.security.enabled and not ports(cluster)[0].lets_anybody_in:
-                raise Unresolved("NoUser", "the cluster lets in whom it knows alone: name a StreamUser in spec.user")
+                raise Unresolved("NoUser", "the cluster requires authentication: name a StreamUser in spec.user")
             return None
         user = self._cache.get(Key("StreamUser", key.namespace, spec.user))
         if user is None:
@@ -208,14 +208,14 @@ class Jobs:
                 continue
             if not _is_of(present, meta["uid"]):
                 raise Unresolved(
-                    "NameTaken", f"{kind} {objects.placed.base} is somebody else's: name this job otherwise"
+                    "NameTaken", f"{kind} {objects.placed.base} is somebody else's: give this job another name"
                 )
             is_there = is_there or (api_version, kind) == objects.form
             if (api_version, kind) != objects.form:
                 await self._delete_workload(api_version, kind, objects)
                 left.append(kind)
         if left:
-            raise Unresolved("Replacing", f"waits until the {', '.join(left)} that it was has ended")
+            raise Unresolved("Replacing", f"waits until its former {', '.join(left)} has ended")
         if not is_there:
             await self._await_former_drivers(objects)
         self._formed[key] = (meta["uid"], meta["generation"])
@@ -230,7 +230,7 @@ class Jobs:
         takes_over = f"{placed.base}-0" if objects.form[1] == "StatefulSet" else None
         names = [str(pod["metadata"]["name"]) for pod in pods if not is_over(pod)]
         if others := sorted(name for name in names if name != takes_over):
-            raise Unresolved("Replacing", f"waits until {', '.join(others)} has ended, a driver of a former job")
+            raise Unresolved("Replacing", f"waits until {', '.join(others)}, a driver of a former job, has ended")
 
     async def _apply(self, objects: JobObjects) -> None:
         """Apply the objects. Raises Unresolved if the API server refuses one."""
@@ -251,7 +251,7 @@ class Jobs:
                 if error.status not in REFUSALS:
                     raise
                 what = f"{manifest['kind']} {manifest['metadata']['name']}"
-                raise Unresolved("Refused", f"{what} cannot be so: {error}") from error
+                raise Unresolved("Refused", f"{what} was refused: {error}") from error
 
     async def _stays_done(self, present: Manifest, manifest: Manifest) -> bool:
         """Return whether the finished run is the one that the StreamJob asks for, whatever image or settings a new run
@@ -292,7 +292,7 @@ class Jobs:
             await self._kube.delete(
                 "v1", "PersistentVolumeClaim", *where, uid=meta.get("uid"), version=meta.get("resourceVersion")
             )
-            raise Unresolved("Replacing", f"claim {meta['name']} never had a volume, and is made anew as asked for now")
+            raise Unresolved("Replacing", f"claim {meta['name']} never had a volume, and is recreated as asked for now")
 
     async def _delete_workload(self, api_version: str, kind: str, objects: JobObjects) -> None:
         """Delete in the foreground: the object stays until its pods are gone."""
@@ -415,10 +415,10 @@ class Jobs:
         runs_on = objects.form[1] == "StatefulSet"
         if now[:2] != before[:2] and (runs_on or now[0] == before[0]):
             reason = why_ended(seen.driver)
-            ended = "its program had ended" if now[0] == before[0] else "its pod was made anew"
+            ended = "its program had ended" if now[0] == before[0] else "its pod was recreated"
             why = ended if reason is None else f"{reason[0]}: {reason[1]}"
             await self._reporter.tell(
-                objects, "JobRestarted", f"the driver goes on from its checkpoint: {why}", warning=True
+                objects, "JobRestarted", f"the driver continues from its checkpoint: {why}", warning=True
             )
         if wanted is not None and before[2] is not None and wanted != before[2]:
             lag = f"{seen.told.get('lag_records')} records, {seen.told.get('lag_s')} s"

@@ -87,7 +87,7 @@ def why_ended(driver: Manifest | None) -> tuple[str, str] | None:
         return None
     word = last_word(driver)
     if ended.get("reason") == "OOMKilled":  # the driver's own report is only a symptom
-        said = f"; its last words: {word['failure']}" if word.get("failure") else ""
+        said = f"; its last message: {word['failure']}" if word.get("failure") else ""
         code = ended.get("exitCode", "?")
         return (
             "OOMKilled",
@@ -96,7 +96,7 @@ def why_ended(driver: Manifest | None) -> tuple[str, str] | None:
     if word.get("failure"):
         return _REASONS.get(str(word.get("end")), "QueryFailed"), str(word["failure"])
     reason = str(ended.get("reason") or "Error")
-    return reason, f"the driver ended with exit code {ended.get('exitCode', '?')} ({reason}), and said nothing"
+    return reason, f"the driver ended with exit code {ended.get('exitCode', '?')} ({reason}) and reported nothing"
 
 
 def judge(spec: JobSpec, seen: ObservedJob) -> tuple[str, list[Condition]]:
@@ -105,7 +105,7 @@ def judge(spec: JobSpec, seen: ObservedJob) -> tuple[str, list[Condition]]:
     if spec.suspend:
         return "Suspended", [*found, Condition("Running", False, "Suspended", "spec.suspend is set")]
     if not seen.is_current and seen.driver is not None and not is_over(seen.driver):
-        text = f"{seen.driver['metadata']['name']} still runs what was asked for before"
+        text = f"{seen.driver['metadata']['name']} still runs the former definition"
         return "Starting", [*found, Condition("Running", False, "Starting", text)]
     if seen.told.get("state") in ("Running", "Done"):  # Done: the driver is about to end
         return "Running", [*found, Condition("Running", True, "Running")]
@@ -172,13 +172,13 @@ def _startup_state(driver: Manifest | None) -> str:
         return "there is no driver yet"
     for each in driver.get("status", {}).get("conditions", []):
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            return f"the driver has no place: {each.get('message', '')}"
+            return f"the driver cannot be scheduled: {each.get('message', '')}"
     for each in _containers(driver):
         waiting = each.get("state", {}).get("waiting")
         if waiting:
-            return f"the driver waits: {waiting.get('reason', '')} {waiting.get('message', '')}".rstrip()
+            return f"the driver is waiting: {waiting.get('reason', '')} {waiting.get('message', '')}".rstrip()
     phase = driver.get("status", {}).get("phase", "Unknown")
-    return "the driver starts its queries" if phase == "Running" else f"the driver is {phase}"
+    return "the driver is starting its queries" if phase == "Running" else f"the driver is {phase}"
 
 
 def _containers(driver: Manifest | None) -> Sequence[Mapping[str, Any]]:

@@ -195,7 +195,7 @@ class Links(Kind[LinkSpec]):
             raise Unheard(
                 "OtherLink",
                 f"the cluster has a link {asked.name} already, from {shown['source_stream']} into {shown['stream']}:"
-                " name this one otherwise, or delete that one with `headrace link delete`",
+                " give this one another name, or delete that one with `headrace link delete`",
             )
         self._note_reverse(body, asked.both or shown["direction"] == "both")
         seen, problem = shown, None
@@ -217,7 +217,7 @@ class Links(Kind[LinkSpec]):
         """Raise _InTurn if the source has, or will have, a link that is not noted in the status yet."""
         if there and not _has_reverse(body):
             self._reporter.forget(body["metadata"]["uid"])  # otherwise status fields would wait for a minute
-            raise _InTurn("it is noted first that the source copies from here too", reverseLink=True)
+            raise _InTurn("recording first that the source copies from here too", reverseLink=True)
 
     async def _shown(self, bootstrap: str, name: str) -> Shown | None:
         """Return the link as the cluster shows it; None if there is no such link."""
@@ -228,7 +228,8 @@ class Links(Kind[LinkSpec]):
                 raise
             if NO_METHOD in str(error):
                 raise Unheard(
-                    "NotSupported", "the cluster's version runs no links: give the StreamCluster a newer spec.version"
+                    "NotSupported",
+                    "the cluster's version does not support links: give the StreamCluster a newer spec.version",
                 ) from error
             return None
         return found
@@ -244,7 +245,9 @@ class Links(Kind[LinkSpec]):
             if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             of = f"Stream {stream['metadata']['namespace']}/{stream['metadata']['name']}"
-            raise Unheard("StreamFirst", f"{of} is to make {spec.target.stream} first: see there") from error
+            raise Unheard(
+                "StreamFirst", f"{of} has to create {spec.target.stream} first: see its conditions"
+            ) from error
 
     async def _create(self, asked: Asked, body: Body, spec: LinkSpec) -> Shown:
         params = {
@@ -292,7 +295,7 @@ class Links(Kind[LinkSpec]):
         else:
             changed = await self._admin.call(asked.bootstrap, "link.alter", {"name": asked.name, **changes})
         self._note_sent(body, asked)
-        await self._kube.tell(body, reason="LinkChanged", message=f"the link has another {told} now")
+        await self._kube.tell(body, reason="LinkChanged", message=f"changed at the link: {told}")
         return dict(changed)
 
     async def _drop_reverse(self, asked: Asked, body: Body, spec: LinkSpec) -> None:
@@ -317,7 +320,7 @@ class Links(Kind[LinkSpec]):
     async def _asking_a_source(self) -> AsyncIterator[None]:
         """Count a call that contacts a source. Raises _InTurn if too many run already."""
         if self._asking >= AT_ONCE:
-            raise _InTurn("the sources of other links are asked first")
+            raise _InTurn("waiting until the sources of other links have answered")
         self._asking += 1
         try:
             yield
@@ -390,7 +393,7 @@ class Links(Kind[LinkSpec]):
         Raises HeadraceError if the source does not answer, or refuses.
         """
         if where is None:
-            return "it is not known here how to ask it"
+            return "its address is not known here"
         try:
             shown = await self._shown(where, name)
         except Unheard:  # a version without links
@@ -399,13 +402,13 @@ class Links(Kind[LinkSpec]):
             return ""
         ends = shown["stream"], shown["source_stream"], list(shown["source"])
         if ends != (spec.source.stream, spec.target.stream, list(target)):
-            return "it has been changed"
+            return "it was changed by somebody else"
         await self._admin.call(where, "link.delete", {"name": name})
         return ""
 
     async def _tell_left(self, body: Body, name: str, why: str) -> None:
         message = (
-            f"the source's link {name}, which copies from here, is left: `headrace link delete {name}` there ({why})"
+            f"the source's link {name}, which copies from here, remains: `headrace link delete {name}` there ({why})"
         )
         mark = f"reverse-{body['metadata']['generation']}"
         await self._kube.tell(body, reason="NotDeleted", message=message, warning=True, mark=mark)

@@ -116,7 +116,7 @@ class LinkResolver:
             return Given()
         secret = await self._kube.get("v1", "Secret", body["metadata"]["namespace"], name)
         if secret is None:
-            raise Unheard("NoSecret", f"there is no Secret {name} beside this resource: make it, or name another")
+            raise Unheard("NoSecret", f"there is no Secret {name} beside this resource: create it, or name another")
         try:
             properties = properties_of(secret)
         except HeadraceError as error:
@@ -127,7 +127,7 @@ class LinkResolver:
     def _secret_of(self, body: Body, user: str) -> str:
         found = self._cache.get(Key("StreamUser", body["metadata"]["namespace"], user))
         if found is None:
-            raise Unheard("NoUser", f"there is no StreamUser {user} beside this resource: make it, or name another")
+            raise Unheard("NoUser", f"there is no StreamUser {user} beside this resource: create it, or name another")
         return str((found.get("spec") or {}).get("secretName") or user)
 
     def declared(self, body: Body) -> Body | None:

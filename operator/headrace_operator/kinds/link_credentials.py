@@ -55,7 +55,7 @@ def properties_of(secret: Mapping[str, Any]) -> dict[str, str]:
             found[name] = value.rstrip("\n")
     found = {name: value for name, value in found.items() if name not in NOT_SECURITY}
     if not found:
-        raise HeadraceError(f"it has no client properties: give {FILE}, or an entry for each property")
+        raise HeadraceError(f"it has no client properties: add {FILE}, or an entry for each property")
     for name in found:
         if name.endswith(".location"):
             raise HeadraceError(

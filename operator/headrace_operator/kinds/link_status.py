@@ -17,7 +17,7 @@ CONNECTING_S: Final = 10.0
 """Seconds that a connected link may be reconnecting before its condition changes: a node was restarted."""
 BEHIND_S: Final = 30.0
 """Lag in seconds at which a link that had caught up is reported as behind: small lags are normal."""
-JUST_CHANGED: Final = Condition("CaughtUp", False, "CatchingUp", "what is asked for has changed: the next look says it")
+JUST_CHANGED: Final = Condition("CaughtUp", False, "CatchingUp", "the spec has changed: the next look shows the result")
 """The condition at the first look after a change: the link may not have applied the change yet, and still show its
 former state.
 """
@@ -52,7 +52,9 @@ def _connected(shown: Shown, was: Mapping[str, Any], now: float) -> Condition:
         case "Paused":
             return Condition("Connected", False, "LinkPaused", "spec.paused is set")
         case "Failed":
-            return Condition("Connected", False, "LinkFailed", error or "the link failed, and the cluster says no more")
+            return Condition(
+                "Connected", False, "LinkFailed", error or "the link failed, and the cluster reports no error"
+            )
         case "Connecting":
             since = shown.get("since_ms")
             if was.get("status") == "True" and since is not None and now - since / 1000 < CONNECTING_S:
@@ -73,7 +75,7 @@ def _accepted(shown: Shown) -> Condition:
         "TopicsAccepted",
         False,
         "TopicsRefused",
-        f"{some}{_and_more(refused)}: these are not copied, or not as they are; the others are",
+        f"{some}{_and_more(refused)}: these are not copied, or not exactly as they are; all others are copied",
     )
 
 
@@ -93,8 +95,8 @@ def _diverged(shown: Shown) -> Condition:
         "NothingDiverged",
         False,
         "RecordsDiverged",
-        f"records that another home did not have are kept aside: {some}{_and_more(diverged)}; see to them, then delete"
-        " that topic",
+        f"records that another home did not have were set aside: {some}{_and_more(diverged)}; process them, then"
+        " delete that topic",
     )
 
 
@@ -155,13 +157,13 @@ def turns(before: Mapping[str, Any], conditions: Sequence[Condition], stream: st
     if link is not None:
         was_paused, paused = was.get("reason") == "LinkPaused", link.reason == "LinkPaused"
         if paused and not was_paused:
-            found.append(Turn("LinkPaused", f"nothing is copied into {stream} until spec.paused is taken back"))
+            found.append(Turn("LinkPaused", f"nothing is copied into {stream} until spec.paused is unset"))
         if was_paused and not paused:
-            found.append(Turn("LinkResumed", f"{stream} is copied into again"))
+            found.append(Turn("LinkResumed", f"{stream} is being copied into again"))
         if link.ok and not was_paused and (was.get("status") == "False" or was.get("reason") == "Connecting"):
             found.append(Turn("SourceConnected", "the source answers"))
         if link.ok is False and not paused and was.get("status") == "True":
-            found.append(Turn("SourceLost", f"{link.message}; it is tried again", warning=True))
+            found.append(Turn("SourceLost", f"{link.message}; retrying", warning=True))
     if (each := now.get("TopicsAccepted")) is not None and _is_news(each, before):
         found.append(Turn("TopicsRefused", each.message, warning=True))
     if (each := now.get("NothingDiverged")) is not None and _is_news(each, before):
@@ -194,7 +196,7 @@ def moved(before: Homes, now: Homes, stream: str) -> Turn | None:
     return Turn(
         "HomeMoved",
         f"{now.here} of the {now.here + now.elsewhere} topics of {stream} have their home in this cluster, and"
-        f" {now.elsewhere} elsewhere; before it were {before.here} and {before.elsewhere}",
+        f" {now.elsewhere} elsewhere; before, {before.here} had it here and {before.elsewhere} elsewhere",
     )
 
 

@@ -87,7 +87,7 @@ class PermissionStep:
         """Give an object exactly these expressions, if the cluster has security. Raises HeadraceError."""
         if not cluster.security.enabled:
             if expressions:
-                text = "nobody asks for permissions: the StreamCluster has no security (spec.security.enabled)"
+                text = "permissions are not checked: the StreamCluster has no security (spec.security.enabled)"
                 return Condition(PERMITTED, False, "NotChecked", text)
             return Condition(PERMITTED, True, "AsAsked")
         wanted = {name: each.text for name, each in expressions.items()}
@@ -95,7 +95,7 @@ class PermissionStep:
         if items := wanted_items(of, wanted, present):
             await self._admin.call(bootstrap, "access.set", {"items": items})
         if unknown := await self._unknown(bootstrap, list(expressions.values())):
-            text = f"{unknown}: well if certificates or tokens prove such names, else a typing error"
+            text = f"{unknown}: fine if certificates or tokens prove such names, otherwise a typo"
             return Condition(PERMITTED, False, "UnknownNames", text)
         return Condition(PERMITTED, True, "AsAsked")
 

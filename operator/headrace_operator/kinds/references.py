@@ -41,7 +41,7 @@ def resolve(cache: Cache, body: Body, ref: ClusterRef, *, field: str = "clusterR
     if found is None or found["metadata"].get("deletionTimestamp"):
         raise Unresolved(
             "NoCluster",
-            f"there is no StreamCluster {key.name} in namespace {key.namespace}: make it, or name another in {field}",
+            f"there is no StreamCluster {key.name} in namespace {key.namespace}: create it, or name another in {field}",
         )
     try:
         spec = msgspec.convert(found["spec"], ClusterSpec)

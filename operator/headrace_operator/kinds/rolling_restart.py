@@ -54,13 +54,13 @@ class RollingRestart:
             waits = await self._why_not_safe(seen.pods)
         if waits:
             reason = "PodsCannotRun" if seen.stuck else "Rolling"
-            seen.note("Current", False, reason, f"{names} to be made anew; waits: {waits}", again_s=WORKING_S)
+            seen.note("Current", False, reason, f"{names} to be recreated; waiting: {waits}", again_s=WORKING_S)
             return
         meta = chosen["metadata"]
         why = "a restart was asked for" if _is_to_restart(chosen, seen) else "its template was changed"
-        await self._reporter.tell(objects, "PodRolled", f"{meta['name']} is made anew, as {why}")
+        await self._reporter.tell(objects, "PodRolled", f"{meta['name']} is recreated, as {why}")
         await self._kube.delete("v1", "Pod", objects.namespace, meta["name"], uid=meta["uid"])
-        seen.note("Current", False, "Rolling", f"{names} to be made anew", again_s=SOON_S)
+        seen.note("Current", False, "Rolling", f"{names} to be recreated", again_s=SOON_S)
 
     async def _why_not_safe(self, pods: Sequence[Manifest]) -> str:
         """Return which pods cannot be spared according to their nodes; "" if all can."""
@@ -84,7 +84,7 @@ def why_wait(seen: ObservedCluster, older: Sequence[Manifest]) -> str:
     """Return why no pod of `older` may be recreated now; "" if one may."""
     going = [pod["metadata"]["name"] for pod in seen.pods if pod["metadata"].get("deletionTimestamp")]
     if going:
-        return f"{', '.join(going)} is on its way out"
+        return f"{', '.join(going)} is being deleted"
     if any(is_hopeless(pod) for pod in older):
         return ""  # such a pod serves nobody, and may never do so without the change
     if seen.stuck or seen.coming:

@@ -42,7 +42,7 @@ class Topics(Kind[TopicSpec]):
         if spec.partitions is not None and spec.partitions < have:
             raise KafkaError(
                 Code.INVALID_PARTITIONS,
-                f"{full} has {have} partitions, and {spec.partitions} are asked for: partitions are never taken away",
+                f"{full} has {have} partitions, and {spec.partitions} are asked for: partitions are never removed",
             )
         if spec.partitions is not None and spec.partitions > have:
             await self._grow(bootstrap, full, spec.partitions)
@@ -87,7 +87,7 @@ class Topics(Kind[TopicSpec]):
             except KafkaError as error:
                 if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{full} is made, and a node has not heard of it yet")
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{full} was created, and a node does not know of it yet")
 
     async def _grow(self, bootstrap: str, full: str, count: int) -> None:
         asked = {"name": full, "count": count, "assignments": None}

@@ -96,7 +96,7 @@ class Users(Kind[UserSpec]):
         except ApiError as error:
             if error.status not in REFUSALS:
                 raise
-            why = f"Secret {name} cannot be so: {error}: change what it names"
+            why = f"Secret {name} was refused: {error}: change what it names"
             return [Condition("Reconciled", False, "Refused", why)], {}, REFUSED_AGAIN_S
         except (KafkaError, CertificateRefused) as error:
             return [Condition("Reconciled", False, "Refused", str(error))], {}, AGAIN_S
@@ -148,13 +148,13 @@ class Users(Kind[UserSpec]):
         if scram is not None and spec.authentication.tls is None and not mechanism and not port.lets_anybody_in:
             raise Unresolved(
                 "NoWayIn",
-                f"listener {port.name} takes no passwords ({port.protocol}): give the user authentication.tls, or "
+                f"listener {port.name} accepts no passwords ({port.protocol}): give the user authentication.tls, or "
                 "another listener",
             )
         if spec.authentication.tls is not None and port.client_ca_entry and not port.takes_own_certificates:
             raise Unresolved(
                 "NoWayIn",
-                f"listener {port.name} takes no certificates of the cluster's own authority (clientCa): leave "
+                f"listener {port.name} accepts no certificates of the cluster's own authority (clientCa): leave "
                 "authentication.tls out, give the listener clientCa.includeClusterCa, or the user another listener",
             )
         key = cluster_key(body, spec.cluster_ref)
@@ -190,11 +190,11 @@ class Users(Kind[UserSpec]):
         try:
             told = base64.b64decode(((found or {}).get("data") or {}).get(ref.key, "")).decode().rstrip("\n")
         except ValueError:
-            raise Unresolved("BadPassword", f"Secret {ref.name}: its entry {ref.key} is no text") from None
+            raise Unresolved("BadPassword", f"Secret {ref.name}: its entry {ref.key} is not text") from None
         if not told:
-            raise Unresolved("NoSecret", f"there is no Secret {ref.name} with {ref.key} in it: make it")
+            raise Unresolved("NoSecret", f"there is no Secret {ref.name} with {ref.key} in it: create it")
         if fault := password_fault(told, user):
-            raise Unresolved("BadPassword", f"Secret {ref.name}: {ref.key} is no password: {fault}")
+            raise Unresolved("BadPassword", f"Secret {ref.name}: {ref.key} is not an acceptable password: {fault}")
         return told
 
     async def _trusted(self, namespace: str, cluster: str, port: Port) -> str:

@@ -154,9 +154,9 @@ class Kubectl:
         try:
             found = json.loads(told)
         except ValueError as error:
-            raise KubectlFailed(f"the API server gave no JSON for {path.partition('?')[0]}") from error
+            raise KubectlFailed(f"the API server did not answer with JSON for {path.partition('?')[0]}") from error
         if not isinstance(found, dict):
-            raise KubectlFailed(f"the API server gave no object for {path.partition('?')[0]}")
+            raise KubectlFailed(f"the API server did not answer with an object for {path.partition('?')[0]}")
         return found
 
     def _run(self, arguments: Sequence[str]) -> str:
@@ -204,7 +204,7 @@ class Kubectl:
 def failure(said: str) -> KubectlFailed:
     """Return the error for kubectl's stderr, in one line. Pure."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    last = next((line for line in reversed(lines) if not line.startswith("command terminated")), "it says nothing")
+    last = next((line for line in reversed(lines) if not line.startswith("command terminated")), "it printed no error")
     told = last[:MAX_SAID].removeprefix("error: ").removeprefix("Error from server ")
     lowered = said.lower()
     if "could not find the requested resource" in lowered or "doesn't have a resource type" in lowered:

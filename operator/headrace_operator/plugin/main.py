@@ -44,7 +44,7 @@ INTERRUPTS: Final = Interrupts()
 
 ClusterName = Annotated[
     str | None,
-    typer.Option("--cluster", "-c", help="The StreamCluster, where there are several", show_default=False),
+    typer.Option("--cluster", "-c", help="The StreamCluster, if there are several", show_default=False),
 ]
 Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="How to print the result")]
 
@@ -54,7 +54,7 @@ Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="How to pri
 def status(
     place: Place,
     cluster: Annotated[str | None, typer.Argument(metavar="[CLUSTER]", show_default=False)] = None,
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Those of all namespaces")] = False,
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces")] = False,
     every: Annotated[bool, typer.Option("--conditions", help="Show conditions that are as they should be too")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -101,7 +101,7 @@ def status(
 def restart(
     place: Place,
     cluster: Annotated[str | None, typer.Argument(metavar="[CLUSTER]", show_default=False)] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when all pods were made anew and are ready")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when all pods are recreated and ready")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 3600.0,
 ) -> None:
     """Restart a cluster's pods, one by one.
@@ -119,7 +119,7 @@ def restart(
     if wait:
         with INTERRUPTS.caught():
             _await_pods(kubectl, where, name, mark, timeout)
-        note(f"all pods of {name} were made anew")
+        note(f"all pods of {name} were recreated")
 
 
 @app.command()
@@ -162,9 +162,9 @@ def drain(
 def logs(
     place: Place,
     link: Annotated[str, typer.Argument(metavar="LINK", help="The name of a ReplicationLink", show_default=False)],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until Ctrl-C")] = False,
     tail: Annotated[
-        int, typer.Option("--tail", min=1, help="The newest lines of each pod that are looked at")
+        int, typer.Option("--tail", min=1, help="How many lines of each pod to search, the newest ones")
     ] = 10_000,
 ) -> None:
     """Show what the nodes' logs say of a link.
@@ -189,7 +189,7 @@ def logs(
                 print_line(line)
                 shown += 1
     if not shown:
-        note(f"the newest {tail} lines of each pod say nothing of link {printable(link)}")
+        note(f"the newest {tail} lines of each pod do not mention link {printable(link)}")
 
 
 @app.command(name="support-bundle")
@@ -200,7 +200,9 @@ def support_bundle_(
         Path | None,
         typer.Option("--file", "-f", help="[default: headrace-support-NAMESPACE-TIME.tar.xz here]", show_default=False),
     ] = None,
-    lines: Annotated[int, typer.Option("--lines", min=1, max=1_000_000, help="Of each log, the newest")] = 5_000,
+    lines: Annotated[
+        int, typer.Option("--lines", min=1, max=1_000_000, help="How many lines of each log, the newest ones")
+    ] = 5_000,
 ) -> None:
     """Collect resources, events, logs and status in a file.
 
@@ -219,7 +221,7 @@ def support_bundle_(
         try:
             count = support_bundle.write(path, bundle.files(), root=root)
         except FileExistsError:
-            raise HeadraceError(f"{path} is there already: name another with --file") from None
+            raise HeadraceError(f"{path} exists already: name another with --file") from None
     note(
         f"{count} files. Secrets and values of environment variables are not in it; look through it before you send it"
     )

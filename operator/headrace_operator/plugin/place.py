@@ -14,8 +14,10 @@ from headrace_operator.specs import API
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="[default: the context's]", show_default=False)
 ]
-Context = Annotated[str | None, typer.Option("--context", help="Of kubeconfig", show_default=False)]
-KubeConfig = Annotated[str | None, typer.Option("--kubeconfig", metavar="FILE", help="See kubectl", show_default=False)]
+Context = Annotated[str | None, typer.Option("--context", help="The context in kubeconfig", show_default=False)]
+KubeConfig = Annotated[
+    str | None, typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig file", show_default=False)
+]
 
 
 class Place:
@@ -44,7 +46,7 @@ class Place:
                 f"there is no StreamCluster in namespace {namespace}: `kubectl headrace status -A` looks in all"
             )
         if len(found) > 1:
-            raise HeadraceError(f"there are several clusters in namespace {namespace}: say which: {', '.join(found)}")
+            raise HeadraceError(f"there are several clusters in namespace {namespace}, name one: {', '.join(found)}")
         return str(found[0])
 
 

@@ -70,7 +70,7 @@ def redacted_text(text: str) -> str:
 def redacted(found: Any) -> Any:
     """Return a Kubernetes object, or a part of one, without secrets. Raises ValueError for a Secret."""
     if isinstance(found, Mapping) and found.get("kind") == "Secret" and "metadata" in found:
-        raise ValueError("a Secret is not to be handed on")
+        raise ValueError("a Secret must not be in a bundle")
     return _value(found)
 
 

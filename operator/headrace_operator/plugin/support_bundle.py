@@ -94,7 +94,7 @@ class Bundle:
             self._problems.append(f"{kind}: {error}")
             return []
         if len(found) > MAX_OBJECTS:
-            self._problems.append(f"{kind}: {len(found)} there are, {MAX_OBJECTS} are here")
+            self._problems.append(f"{kind}: {MAX_OBJECTS} of {len(found)} are here")
         return found[:MAX_OBJECTS]
 
     def _written(self, kind: str, objects: Sequence[Manifest], *, folder: str = "resources") -> Files:
@@ -133,7 +133,7 @@ class Bundle:
         name = cluster["metadata"]["name"]
         pod = next((each for each in storage_pods(pods, name) if is_ready(each)), None)
         if pod is None:
-            self._problems.append(f"cluster {name}: no pod of it is ready, so it was not asked")
+            self._problems.append(f"cluster {name}: no pod of it is ready, so its status is missing")
             return
         for file, command in ASKED.items():
             self._progress(f"{name}: {' '.join(command[1:3])}")

@@ -29,7 +29,7 @@ def test_an_authority_stays_until_some_days_before_its_end() -> None:
     assert stepped(first, now=NOW + 89 * DAY_S) == (first, "")
     begun, done = stepped(first, now=NOW + 90 * DAY_S)
     assert begun.next is not None
-    assert done == "generation 2 is made and trusted, and used in 600 s"
+    assert done == "generation 2 is created and trusted, and will be used in 600 s"
 
 
 def test_a_new_one_is_trusted_then_used_then_the_former_is_dropped() -> None:
@@ -42,7 +42,7 @@ def test_a_new_one_is_trusted_then_used_then_the_former_is_dropped() -> None:
     used, done = stepped(begun, now=NOW + 600)
     assert (used.current, used.generation, used.next) == (begun.next, 2, None)
     assert used.trusted == used.current.certificate + first.current.certificate
-    assert "trusted still" in done
+    assert "still trusted" in done
     assert stepped(used, forced=True, now=NOW + 1199) == (used, "")
     alone, done = stepped(used, now=NOW + 1200)
     assert (alone.trusted, done) == (used.current.certificate, "only generation 2 is trusted")
@@ -66,7 +66,7 @@ def test_what_is_no_authority_is_refused() -> None:
     for name, value in (("ca.key", "x"), ("ca.crt", ""), ("next.crt", "x")):
         with pytest.raises(CertificateRefused):
             read({**made, "data": {**made["data"], **encoded({name: value})}})
-    with pytest.raises(CertificateRefused, match="no text"):
+    with pytest.raises(CertificateRefused, match="not text"):
         read({**made, "data": {**made["data"], "ca.crt": "/w=="}})
     assert decoded({"data": {"a": "/w==", "b": "eA=="}}) == {"b": "x"}
 

@@ -35,9 +35,9 @@ def test_a_certificate_stays_as_long_as_it_does() -> None:
 @pytest.mark.parametrize(
     ("pair", "why"),
     [
-        (KeyPair("x", "y"), "it is no PEM"),
-        (KeyPair(made().certificate, made().key), "it does not fit its key"),
-        (issued(None, AUTHORITY, "d", TERMS, hosts=HOSTS, client=True, now=NOW), "it is somebody else's"),
+        (KeyPair("x", "y"), "it is not PEM"),
+        (KeyPair(made().certificate, made().key), "it does not match its key"),
+        (issued(None, AUTHORITY, "d", TERMS, hosts=HOSTS, client=True, now=NOW), "it has another subject"),
     ],
 )
 def test_what_is_no_certificate_of_ours_is_made_anew(pair: KeyPair, why: str) -> None:
@@ -48,7 +48,7 @@ def test_a_certificate_is_made_anew_before_its_end_if_that_makes_it_last_longer(
     short = Terms(days=30, renewal_days=10, overlap_s=600.0)
     first = issued(None, AUTHORITY, "c", short, client=True, now=NOW)
     assert why_anew(first, AUTHORITY, "c", [], short, now=NOW + 19 * DAY_S) == ""
-    assert why_anew(first, AUTHORITY, "c", [], short, now=NOW + 21 * DAY_S) == "it ends soon"
+    assert why_anew(first, AUTHORITY, "c", [], short, now=NOW + 21 * DAY_S) == "it expires soon"
     # The authority itself expires: a certificate that it signs would expire with it, and be renewed at each reconcile.
     as_long_as_it = made()
     assert not_after(as_long_as_it.certificate) <= not_after(AUTHORITY.current.certificate)
@@ -68,8 +68,8 @@ def test_a_certificate_of_somebody_else_is_looked_at() -> None:
         assert found[1].startswith(text)
     unfit = given_fault(KeyPair(pair.certificate, made().key), now=NOW)
     assert unfit == (GivenFault.UNFIT, "the key tls.key does not belong to the certificate tls.crt")
-    assert pair_fault(KeyPair("", pair.key)) == "tls.crt is no certificate in PEM"
-    assert pair_fault(KeyPair(pair.certificate, "")) == "tls.key is no key in PEM without a password"
+    assert pair_fault(KeyPair("", pair.key)) == "tls.crt is not a certificate in PEM"
+    assert pair_fault(KeyPair(pair.certificate, "")) == "tls.key is not a key in PEM without a password"
 
 
 def test_names_that_cannot_stand_in_a_certificate_are_refused() -> None:

@@ -63,17 +63,17 @@ def test_a_node_starts_with_the_least_of_each() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"chunk-byte": "1"}, "no such setting; there are audit-allowed, chunk-bytes,"),
+        ({"chunk-byte": "1"}, "no such setting; they have audit-allowed, chunk-bytes,"),
         ({"port": "9092"}, "no such setting"),
-        ({"audit-allowed": "produce,reading"}, "'reading' is told to no audit; there are "),
-        ({"audit-allowed": ""}, "'' is told to no audit"),
-        ({"chunk-bytes": "16Mi"}, "no whole number"),
-        ({"chunk-bytes": ""}, "no whole number"),
-        ({"chunk-bytes": "1024"}, "the least is 65536"),
-        ({"disk-quota": "-1"}, "the least is 0"),
-        ({"rebuild-after-s": "nan"}, "no seconds"),
-        ({"no-fsync": "true"}, "takes no value"),
-        ({"zone": "--port"}, "no value"),
+        ({"audit-allowed": "produce,reading"}, "'reading' is not an audited action; these are: "),
+        ({"audit-allowed": ""}, "'' is not an audited action"),
+        ({"chunk-bytes": "16Mi"}, "not a whole number"),
+        ({"chunk-bytes": ""}, "not a whole number"),
+        ({"chunk-bytes": "1024"}, "the minimum is 65536"),
+        ({"disk-quota": "-1"}, "the minimum is 0"),
+        ({"rebuild-after-s": "nan"}, "not a number of seconds"),
+        ({"no-fsync": "true"}, "a flag without a value"),
+        ({"zone": "--port"}, "not a valid value"),
     ],
 )
 def test_what_a_node_would_not_start_with_is_refused(settings: dict[str, str], said: str) -> None:

@@ -200,7 +200,7 @@ async def test_a_store_that_was_set_back_is_a_condition_that_says_what_to_do_and
     await world.once(KEY)
     status, reason, message = world.condition("StreamCluster", "c", "StoreCurrent")
     assert (status, reason) == ("False", "SetBack")
-    assert "nodes 2, 3 know newer records of 1 containers (1), which stand still" in message
+    assert "nodes 2, 3 know newer records of 1 containers (1), which are frozen" in message
     assert "`headrace recover-store --pod --yes`" in message
     assert world.condition("StreamCluster", "c", "Available")[:2] == ("False", "SetBack")
     assert world.condition("StreamCluster", "c")[:2] == ("False", "SetBack")

@@ -86,7 +86,7 @@ async def test_what_is_gone_or_unfit_leaves_what_was(given: World, text: str | N
     state, said, message = condition(given)
     assert (state, said) == ("False", reason)
     assert message.startswith("listener machines, clientCa: Secret company, entry ca.crt ")
-    assert message.endswith("what it held before stays")
+    assert message.endswith("the former authorities stay in use")
     assert trusted(given) == COMPANY.certificate
     assert given.condition("StreamCluster", "c", "Secured")[:2] == ("True", "Secured")
     give(given, OTHER.certificate)
@@ -103,7 +103,8 @@ async def test_where_nothing_was_given_yet_nobody_of_others_is_let_in(own_too: b
     state, reason, message = condition(world)
     assert (state, reason) == ("False", "NoAuthority")
     assert message.endswith(
-        "ConfigMap company, entry ca.crt is not there: make it, or name another; nobody is trusted until then"
+        "ConfigMap company, entry ca.crt does not exist: create it, or name another; "
+        "no certificate is trusted until then"
     )
     first, own = trusted(world), decoded(world.api.one("Secret", "c-clients-ca"))["ca.crt"]
     assert trust.is_nobody(first)

@@ -285,11 +285,11 @@ async def test_a_certificate_by_reference_is_looked_at(secure: World) -> None:
 
 
 async def test_what_nodes_say_of_their_files_is_told(secure: World) -> None:
-    secure.cluster.listeners = [{"name": "internal", "problem": ""}, {"name": "external", "problem": "it is no PEM"}]
+    secure.cluster.listeners = [{"name": "internal", "problem": ""}, {"name": "external", "problem": "it is not PEM"}]
     await secure.run(KEY)
     state, reason, message = secure.condition("StreamCluster", "c", "Certificates")
     assert (state, reason) == ("False", "NodeDisagrees")
-    assert message.endswith("listener external: it is no PEM")
+    assert message.endswith("listener external: it is not PEM")
     assert "NodeDisagrees" in secure.events()
 
 

@@ -302,7 +302,7 @@ async def test_what_the_api_server_refuses_is_a_condition(world: World) -> None:
     world.kube.refuses["CronJob"] = ApiError(422, "schedule: Invalid value: 61 * * * *")
     _, status = await world.reconcile(trigger={"availableNow": True, "schedule": "61 * * * *"})
     assert status["state"] == "Refused"
-    assert "CronJob copy-job cannot be so" in status["conditions"][0]["message"]
+    assert "CronJob copy-job was refused" in status["conditions"][0]["message"]
     world.kube.refuses["CronJob"] = ApiError(503, "later")
     with pytest.raises(ApiError):
         await world.reconcile(trigger={"availableNow": True, "schedule": "1 * * * *"})

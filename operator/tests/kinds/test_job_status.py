@@ -52,10 +52,10 @@ def test_a_driver_that_has_no_place_says_why() -> None:
     unplaced = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes: Insufficient memory"}
     spec = msgspec.convert(SPEC, JobSpec)
     _, conditions = judge(spec, ObservedJob(driver=driver([], "Pending", conditions=[unplaced])))
-    assert conditions[-1].message == "the driver has no place: 0/2 nodes: Insufficient memory"
+    assert conditions[-1].message == "the driver cannot be scheduled: 0/2 nodes: Insufficient memory"
     pulling = [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]
     _, conditions = judge(spec, ObservedJob(driver=driver(pulling, "Pending")))
-    assert conditions[-1].message == "the driver waits: ErrImagePull no such image"
+    assert conditions[-1].message == "the driver is waiting: ErrImagePull no such image"
 
 
 def test_a_driver_that_had_too_little_memory_says_so_and_not_what_that_looked_like() -> None:

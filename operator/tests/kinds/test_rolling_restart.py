@@ -90,7 +90,7 @@ async def test_a_roll_waits_for_every_node_that_cannot_be_spared_by_its_own_word
     assert pods(world) == ["c-0", "c-1", "c-2"]
     said = world.condition("StreamCluster", "c", "Current")
     assert said[:2] == ("False", "Rolling")
-    assert "waits: without c-0 container 7 would have too few replicas in sync" in said[2]
+    assert "waiting: without c-0 container 7 would have too few replicas in sync" in said[2]
     world.cluster.unsafe = {"c-1": None}
     await world.once(KEY)
     assert pods(world) == ["c-0", "c-1", "c-2"]

@@ -40,7 +40,7 @@ async def test_a_topic_that_a_node_has_not_heard_of_yet_is_looked_for_again(
     assert world.condition("Topic", "pumps")[0] == ready
     assert [call for call, _ in world.cluster.calls].count("CREATE_TOPICS") == 1
     if ready == "False":
-        assert "has not heard of it yet" in world.condition("Topic", "pumps")[2]
+        assert "does not know of it yet" in world.condition("Topic", "pumps")[2]
         assert again == kind.AGAIN_S
 
 

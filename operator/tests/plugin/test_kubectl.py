@@ -27,7 +27,7 @@ The connection to the server localhost:8080 was refused - did you specify the ri
         ('error: context "x" does not exist', KubectlFailed, 'kubectl: context "x" does not exist'),
         ("headrace: no\ncommand terminated with exit code 1", KubectlFailed, "kubectl: headrace: no"),
         ("error: EOF", KubectlFailed, "kubectl asks for a user name"),
-        ("", KubectlFailed, "it says nothing"),
+        ("", KubectlFailed, "it printed no error"),
         (f"error: cannot read {'x' * 9_000}", KubectlFailed, "kubectl: cannot read xxx"),
     ],
 )

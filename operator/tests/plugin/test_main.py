@@ -60,7 +60,7 @@ def test_restart_sets_the_operators_annotation_and_waits_for_the_pods(
     ran = plugin("restart", "c", "--wait")
     assert ran.code == 0, ran.err
     assert "2 of 3 pods are done" in ran.err
-    assert "all pods of c were made anew" in ran.err
+    assert "all pods of c were recreated" in ran.err
     ran = plugin("restart", "c", "--wait", "--timeout", "0")
     assert ran.code == 1
     assert "after 0 s 0 of 3 pods are done" in ran.err
@@ -70,7 +70,7 @@ def test_which_cluster_is_meant_has_to_be_clear(plugin: Plugin, world: World) ->
     assert "not found" in plugin("restart", "nothing").err
     world.declare("StreamCluster", "d", {"nodes": 1})
     ran = plugin("restart")
-    assert (ran.code, "say which: c, d" in ran.err) == (1, True)
+    assert (ran.code, "name one: c, d" in ran.err) == (1, True)
 
 
 def test_drain_asks_the_cluster_in_another_pod_than_the_nodes(plugin: Plugin, served: Served) -> None:
@@ -99,7 +99,7 @@ def test_logs_of_a_link_are_those_of_all_pods_that_name_it(plugin: Plugin, serve
     served.logs = {"c-0/node": "level=info event=ready"}
     ran = plugin("logs", "copies", "--tail", "9")
     assert (ran.code, ran.out) == (0, "")
-    assert "say nothing of link copies" in ran.err
+    assert "do not mention link copies" in ran.err
     assert "not found" in plugin("logs", "nothing").err
 
 
@@ -117,7 +117,7 @@ def test_a_support_bundle_is_written_once(plugin: Plugin, tmp_path: Path) -> Non
     assert ran.out == f"{path}\n"
     with tarfile.open(path) as archive:
         assert all(name.startswith("headrace-support-ns-") for name in archive.getnames())
-    assert "is there already" in plugin("support-bundle", "-f", str(path)).err
+    assert "exists already" in plugin("support-bundle", "-f", str(path)).err
 
 
 def test_wrong_usage_is_told_as_such(plugin: Plugin) -> None:

@@ -26,7 +26,7 @@ def test_one_cluster_needs_no_name_and_several_do(served: Served, world: World) 
     with pytest.raises(Absent, match="there is no StreamCluster in namespace other"):
         place(served, "other").cluster(None)
     world.declare("StreamCluster", "d", {"nodes": 1})
-    with pytest.raises(HeadraceError, match="say which: c, d"):
+    with pytest.raises(HeadraceError, match="name one: c, d"):
         place(served).cluster(None)
 
 

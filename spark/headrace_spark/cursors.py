@@ -60,7 +60,9 @@ class CursorListener(StreamingQueryListener):
                 with Cluster(connection) as cluster:
                     commit_cursors(cluster, end["group"], positions_from_json(end["positions"]))
             except SourceError as error:
-                log.warning("the cursors of group %s are behind until the next batch: %s", end["group"], error)
+                log.warning(
+                    "the cursors of group %s could not be committed; the next batch does it: %s", end["group"], error
+                )
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing to do: the last batch's offsets are committed."""

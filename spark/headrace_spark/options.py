@@ -153,7 +153,7 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise BadOption(f"the option topicPattern is no regular expression: {error}") from None
+            raise BadOption(f"the option topicPattern is not a regular expression: {error}") from None
     names = tuple(sorted({naming.full(name.strip()) for name in (topics or "").split(",") if name.strip()}))
     if topics is not None and not names:
         raise BadOption("the option topics names no topic")
@@ -329,11 +329,11 @@ def _each(text: str, name: str, *, naming: Naming) -> Place:
             for partition, offset in partitions.items()
         }
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise BadOption(f'the option {name} is no JSON of the form {{"topic": {{"0": offset}}}}: {error}') from None
+        raise BadOption(f'the option {name} is not JSON of the form {{"topic": {{"0": offset}}}}: {error}') from None
     lowest = EARLIEST if starting else LATEST
     for (topic, partition), offset in each.items():
         if not 0 <= partition <= LARGEST_INT32 or offset > LARGEST_INT64:
-            raise BadOption(f"the option {name} gives {offset} for {topic}/{partition}, which no partition has")
+            raise BadOption(f"the option {name} gives {offset} for {topic}/{partition}, which no partition can have")
         if offset < lowest:
             raise BadOption(f"the option {name} gives {offset} for {topic}/{partition}; use an offset or {lowest}")
     return Place(mark=EARLIEST if starting else LATEST, each=tuple(sorted(each.items())))
@@ -345,4 +345,4 @@ def _whole(given: object) -> int:
         return int(given)
     if isinstance(given, int) and not isinstance(given, bool):
         return given
-    raise ValueError(f"{given!r} is no whole number")
+    raise ValueError(f"{given!r} is not a whole number")

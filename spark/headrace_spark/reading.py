@@ -273,7 +273,7 @@ class _RangeReader:
         earliest = find_offsets(self._cluster, {one.range.key: EARLIEST}, read_committed=False)[one.range.key]
         if earliest <= one.position:
             raise_or_skip(
-                self._options, f"{name}: offsets {one.position} to {one.range.end} are gone; was the topic made anew?"
+                self._options, f"{name}: offsets {one.position} to {one.range.end} are gone; was the topic recreated?"
             )
             one.position = one.range.end
             return
@@ -287,8 +287,8 @@ class _RangeReader:
 def raise_or_skip(options: ReadOptions, what: str) -> None:
     """Raise DataLoss; if failOnDataLoss is false, only log it."""
     if options.fail_on_data_loss:
-        raise DataLoss(f"{what}. Set failOnDataLoss to false to go on without them")
-    log.warning("%s; the query goes on, as failOnDataLoss is false", what)
+        raise DataLoss(f"{what}. Set failOnDataLoss to false to continue without them")
+    log.warning("%s; the query continues, as failOnDataLoss is false", what)
 
 
 def fetch_request(

@@ -190,7 +190,7 @@ def _timestamps(column: pa.Array | None, rows: int, now_ms: int) -> Int64s:
 def _topics(column: pa.Array | None, rows: int, *, naming: Naming, topic: str | None) -> pa.DictionaryArray:
     if topic is not None:
         return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([topic]))
-    assert column is not None, "check_schema wants a topic"
+    assert column is not None, "check_schema needs a topic"
     if column.null_count:
         raise BadOption("a row has no topic; give every row one, or the option topic")
     encoded = column.cast(pa.string()).dictionary_encode()
@@ -206,4 +206,4 @@ def _asked_partitions(column: pa.Array | None, rows: int) -> npt.NDArray[np.int3
     try:
         return np.asarray(pc.fill_null(column.cast(pa.int32()), -1), dtype=np.int32)
     except pa.ArrowInvalid as error:
-        raise BadOption(f"the column partition has a number that none has: {error}") from None
+        raise BadOption(f"the column partition has a number that no partition has: {error}") from None

@@ -257,7 +257,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._subscription.commit(done.group, done.positions)
         except SourceError as error:
-            log.warning("the cursors of group %s are behind until the next batch: %s", done.group, error)
+            log.warning("the cursors of group %s could not be committed; the next batch does it: %s", done.group, error)
 
     def stop(self) -> None:
         """Close the connections."""

@@ -112,7 +112,7 @@ class Subscription:
             if offset < start[partition]:
                 self._lost(
                     f"{partition[0]}/{partition[1]} ends at {offset}, and was read up to {start[partition]}; "
-                    "was the topic made anew?"
+                    "was the topic recreated?"
                 )
                 start[partition] = offset
         return start, end

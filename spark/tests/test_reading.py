@@ -84,4 +84,4 @@ def test_records_that_are_gone_fail_the_query_unless_it_says_that_it_goes_on(
     with pytest.raises(DataLoss, match=r"t/0 has expired\. Set failOnDataLoss"):
         raise_or_skip(read_options(given), "t/0 has expired")
     raise_or_skip(read_options({**given, "failOnDataLoss": "false"}), "t/0 has expired")
-    assert "the query goes on" in caplog.text
+    assert "the query continues" in caplog.text

@@ -13,8 +13,8 @@ from headrace_spark.errors import SourceError
 def main() -> int:
     """Run the demo; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m headrace_spark.demo", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a shorter story, for tests")
-    parser.add_argument("--folder", type=Path, default=Path(".demo"), help="where everything goes [default: .demo]")
+    parser.add_argument("--quick", action="store_true", help="a shorter run, for tests")
+    parser.add_argument("--folder", type=Path, default=Path(".demo"), help="the folder for all files [default: .demo]")
     asked = parser.parse_args()
     with Screen() as screen:
         try:

@@ -175,13 +175,15 @@ def check_failover(failover: Failover, feed: FeedReport) -> Check:
     """Check that other nodes lead everything that the dead node led, and that redundancy was restored."""
     if not failover.taken_over:
         return Check(
-            False, "Failover", f"of what node {failover.node} led only this was taken over: {_new_leaders(failover)}"
+            False,
+            "Failover",
+            f"only some of node {failover.node}'s containers were taken over: {_new_leaders(failover)}",
         )
     took = f"{_new_leaders(failover)}, {failover.took_over_s:.1f} s after the kill of node {failover.node}; "
     took += f"the slowest acknowledgement took {feed.slowest_s:.1f} s"
     if failover.whole_s is None:
-        return Check(False, "Failover", f"{took}; redundancy was not whole again")
-    whole = f"all {failover.containers} containers whole {failover.whole_s:.1f} s after its start"
+        return Check(False, "Failover", f"{took}; redundancy was not restored")
+    whole = f"all {failover.containers} containers had full redundancy {failover.whole_s:.1f} s after its start"
     return Check(True, "Failover", f"{took}; {whole}")
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 
 class Unsound(Exception):
-    """Something did not happen in time; the message says what."""
+    """The demo cannot continue: a step was not done in time, another demo has locked its folder, or a container has
+    no known leader. The message says which.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,9 +161,9 @@ class Story:
         before = self._probe.look()
         node = next((each.leader for each in before.containers if each.container == container), 0) if before else 0
         if before is None or node not in self._cluster.pids:
-            raise Unsound(f"nobody can say who leads container {container}")
+            raise Unsound(f"no node knows the leader of container {container}")
         rate = grown / self._times.before_kill_s / 1024
-        screen.note(f"Container {container} takes most of the writes, {rate:,.0f} KiB/s; node {node} leads it.")
+        screen.note(f"Container {container} gets most of the writes, {rate:,.0f} KiB/s; node {node} leads it.")
         parts["feed"].order("mark")
         screen.command(f"kill -9 {parts['state'].pid}  (the state consumer)")
         parts["state"].kill()
@@ -181,11 +181,13 @@ class Story:
         parts.wait_until(
             lambda: parts.feed().acknowledged >= sent and parts.live().readings > live.readings
             and parts.state().readings > state.readings and parts.spark().readings > spark.readings,
-            "two nodes go on, and every consumer from its cursor", patience_s=CATCH_UP_S,
+            "two nodes continue, and so does every consumer, from its committed offset", patience_s=CATCH_UP_S,
         )  # fmt: skip
         screen.clear()
         screen.note(f"The slowest acknowledgement took {parts.feed().slowest_s:.1f} s; no send has failed.")
-        screen.note(f"The database went on after the {parts.state().resumed:,} readings that it held, and all read on.")
+        screen.note(
+            f"The database continued after the {parts.state().resumed:,} readings that it held, and all read on."
+        )
         parts.pass_time(self._times.without_node_s, "two nodes carry everything")
         return killed
 
@@ -207,7 +209,7 @@ class Story:
         screen.clear()
         if killed.whole_s is not None:
             screen.note(
-                f"Redundancy is whole {killed.whole_s:.1f} s after the start: {killed.containers} containers on "
+                f"Redundancy is restored {killed.whole_s:.1f} s after the start: {killed.containers} containers on "
                 f"{NODES} nodes each, all in sync."
             )
         parts.pass_time(self._times.after_return_s, "all parts run")
@@ -289,7 +291,7 @@ class Story:
         screen.note(f"\n{said} {screen.elapsed_s:.0f} s.")
         screen.note(
             f"Metrics: {shown(places.metrics)}; `headrace up --data {shown(places.data)} --output json` starts the "
-            "nodes again, and tells where each serves its own."
+            "nodes again, and prints where each serves its own."
         )
         return 0 if good else 1
 

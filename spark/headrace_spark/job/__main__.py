@@ -123,7 +123,7 @@ def _file(job: Job) -> Path | None:
             with urllib.request.urlopen(application.url, timeout=DOWNLOAD_S) as source, file.open("wb") as target:
                 shutil.copyfileobj(source, target)
         except OSError as error:
-            raise JobError(End.ABSENT, f"the application cannot be had from {application.url}: {error}") from error
+            raise JobError(End.ABSENT, f"the application cannot be fetched from {application.url}: {error}") from error
         return file
     if application.sql is None:
         raise JobError(End.WRONG, "the job has no application: give one of configMap, path, url and sql")
@@ -142,7 +142,7 @@ def _queries(job: Job, spark: "SparkSession", file: Path | None, progress: "Prog
                 raise
         if LATE not in failure or not tries_left:
             break
-        print(f"a query is started again: {failure}", file=sys.stderr, flush=True)
+        print(f"restarting a query: {failure}", file=sys.stderr, flush=True)
         for query in spark.streams.active:
             query.stop()
         if not _reported(progress):
@@ -197,7 +197,7 @@ def _wait(spark: "SparkSession", progress: "Progress") -> str:
         return one_line(error)
     if _reported(progress) or progress.failure:
         return progress.failure
-    return "a query ended, and Spark did not say how" if progress.started > len(seen) else ""
+    return "a query ended, and Spark did not report how" if progress.started > len(seen) else ""
 
 
 def _stop(spark: "SparkSession", stopping: threading.Event) -> None:

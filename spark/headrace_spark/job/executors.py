@@ -54,7 +54,7 @@ class Executors:
                 self._look()
             except Exception as error:  # any error of py4j, if the session ends meanwhile
                 if not self._stop.is_set():
-                    log.warning("the executors are not known at present: %s", error)
+                    log.warning("the number of executors cannot be read at present: %s", error)
 
     def _look(self) -> None:
         live = self.live()

@@ -24,13 +24,16 @@ METRICS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "start_time_seconds": ((), "When the driver started, in seconds since 1970."),
     "state": (("state",), "1 for the state that the job is in: Starting, Running, Done, Failed."),
     "queries": ((), "Queries that run."),
-    "lag_records": ((), "Records of its inputs that the job has still to do."),
-    "lag_seconds": ((), "How long ago the job was at the end of what had come by then, of its worst input."),
+    "lag_records": ((), "Records of the job's inputs that it has still to process."),
+    "lag_seconds": (
+        (),
+        "How long ago the job had processed everything that its inputs held, by the input furthest behind.",
+    ),
     "records_total": ((), "Records that were read."),
     "batches_total": ((), "Batches with records."),
     "batch_seconds": ((), "How long batches with records took."),
     "last_batch_time_seconds": ((), "When the last batch ended, in seconds since 1970."),
-    "executors": ((), "Executors that are there."),
+    "executors": ((), "Executors that run."),
     "wanted_executors": ((), "Executors that autoscaling asks for."),
 }
 """By name without PREFIX: the labels besides `streamjob`, and the help text."""

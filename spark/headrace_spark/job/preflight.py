@@ -110,4 +110,4 @@ def _no_output(admin: AdminCluster, job: Job, output: Output) -> str | None:
         return None
     if not _absent(job, output.stream, (output.topic,)):
         return None
-    return f"stream {output.stream} has no topic {output.topic} and makes none on first use: make it first"
+    return f"stream {output.stream} has no topic {output.topic} and creates none on first use: create it first"

@@ -208,7 +208,7 @@ class Looker:
                 self._cursors[group] = self._begin(group, options, subscription, partitions)
             self._progress.looked(group, ends, self._cursors[group])
         except SourceError as error:
-            log.warning("the lag is not known at present: %s", error)
+            log.warning("the lag cannot be read at present: %s", error)
 
     def _begin(
         self, group: str, options: ReadOptions, subscription: Subscription, partitions: list[Partition]

@@ -104,7 +104,7 @@ def test_all_that_a_dead_node_led_must_be_led_by_others_and_be_whole_again() -> 
         True,
         "Failover",
         "node 1 leads the catalog, 1.0 s after the kill of node 2; the slowest acknowledgement took 1.5 s; "
-        "all 2 containers whole 2.0 s after its start",
+        "all 2 containers had full redundancy 2.0 s after its start",
     )
 
 

@@ -62,7 +62,7 @@ def test_the_story_ends_well_and_leaves_its_results_and_no_process(tmp_path: Pat
     assert "Nothing was lost, nothing doubled." in said
     assert said.splitlines()[-1].strip() == (
         "Metrics: .demo/results/metrics.txt; `headrace up --data .demo/data --output json` starts the nodes again, and "
-        "tells where each serves its own."
+        "prints where each serves its own."
     )
     (told,) = re.findall(r"serve their metrics at (.*)\.$", said, re.MULTILINE)
     assert len(re.findall(r"http://127\.0\.0\.1:\d+/metrics", told)) == 3

@@ -54,7 +54,7 @@ def test_a_query_that_failed_between_two_looks_says_so_itself(monkeypatch: pytes
 
 
 def test_a_query_that_nobody_saw_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert waited(Session(), monkeypatch) == "a query ended, and Spark did not say how"
+    assert waited(Session(), monkeypatch) == "a query ended, and Spark did not report how"
 
 
 WRAPPED = """[STREAM_FAILED] Query [id = 1-a, runId = 2-b] terminated with exception: \

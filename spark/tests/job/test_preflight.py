@@ -133,7 +133,7 @@ def test_a_topic_that_cannot_be_is_wrong_and_never_waited_for(cluster: Cluster) 
 def test_an_output_that_is_made_on_first_use_need_not_be_there(cluster: Cluster) -> None:
     preflight.check(job(), wait_s=0)
     cluster.makes_topics = False
-    assert "stream /out has no topic copy and makes none" in refused(job())[1]
+    assert "stream /out has no topic copy and creates none" in refused(job())[1]
     cluster.streams["/out"].add("copy")
     preflight.check(job(), wait_s=0)
 

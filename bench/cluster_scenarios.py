@@ -79,7 +79,7 @@ def await_whole(server: Server, topic: str, *, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while any(in_sync(address, topic) < NODES for address in server.addresses):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{topic} was not whole again after {timeout_s:.0f} s")
+            raise TimeoutError(f"{topic} had not all replicas in sync again after {timeout_s:.0f} s")
         time.sleep(0.1)
 
 
@@ -151,7 +151,7 @@ def _kills(server: Server, sizes: Sizes) -> Figures:
 
 
 def _joins(server: Server, sizes: Sizes) -> Figures:
-    """A fourth node joins under load; Kafka is told at once to move partitions there, Headrace needs no command."""
+    """A fourth node joins under load. Kafka gets the command to move partitions there at once; Headrace needs none."""
     with wire.Client(server.bootstrap) as admin:
         admin.create_topics(["steady"], partitions=JOIN_PARTITIONS)
     wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
@@ -181,7 +181,7 @@ def _joins(server: Server, sizes: Sizes) -> Figures:
             if failed:
                 raise failed[0]
             if time.monotonic() - began > sizes.limit_s:
-                raise TimeoutError(f"the new node led too little for {sizes.limit_s:.0f} s")
+                raise TimeoutError(f"the new node led too few partitions for {sizes.limit_s:.0f} s")
             time.sleep(0.1)
         seconds = time.monotonic() - began
         joined_logs = [log for log in server.node_folder(joined).iterdir() if log.is_dir()]
@@ -287,10 +287,12 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "cluster-kill",
         (
-            Row("p50", "kill -9: without an acknowledged write, p50", "p50_s", "s", more_is_better=False, below=2.5),
+            Row(
+                "p50", "kill -9: time without an acknowledged write, p50", "p50_s", "s", more_is_better=False, below=2.5
+            ),
             Row(
                 "worst",
-                "kill -9: without an acknowledged write, worst",
+                "kill -9: time without an acknowledged write, worst",
                 "worst_s",
                 "s",
                 more_is_better=False,
@@ -304,11 +306,17 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "cluster-join",
         (
-            Row("joined", "a node joins: it has a fifth of the writes after", "seconds", "s", more_is_better=False),
-            Row("stored", "a node joins: stored on it by then", "stored_mib", "MiB", more_is_better=False),
+            Row(
+                "joined",
+                "a node joins: time until it leads a fifth of the writes",
+                "seconds",
+                "s",
+                more_is_better=False,
+            ),
+            Row("stored", "a node joins: bytes that it has stored by then", "stored_mib", "MiB", more_is_better=False),
             Row(
                 "copied",
-                "of that in logs older than it (Headrace: of the catalog)",
+                "of these, bytes in logs older than the node (Headrace: of the catalog)",
                 "copied_mib",
                 "MiB",
                 more_is_better=False,
@@ -323,13 +331,15 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
         (
             Row(
                 "drain",
-                "a node with 100,000 open partitionlets is drained, of four",
+                "one of four nodes, with 100,000 open partitionlets, is drained",
                 "seconds",
                 "s",
                 more_is_better=False,
                 below=60.0,
             ),
-            Row("pause", "longest time without an acknowledged write meanwhile", "pause_s", "s", more_is_better=False),
+            Row(
+                "pause", "longest time without an acknowledged write during that", "pause_s", "s", more_is_better=False
+            ),
         ),
         _drain,
         runs_at_most=3,
@@ -346,15 +356,15 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "cluster-requests",
         (
-            Row("few", "server CPU of a request, 100 topics", "cpu_us", "us", more_is_better=False),
+            Row("few", "server CPU per request, 100 topics", "cpu_us", "us", more_is_better=False),
             Row(
                 "many",
-                "server CPU of a request, 100,000 topics",
+                "server CPU per request, 100,000 topics",
                 "cpu_us",
                 "us",
                 more_is_better=False,
             ),
-            Row("ratio", "the latter over the former", "ratio", "x", more_is_better=False, below=1.15),
+            Row("ratio", "ratio of the two", "ratio", "x", more_is_better=False, below=1.15),
         ),
         _requests,
         runs_at_most=3,

@@ -178,7 +178,7 @@ def _idle_links(pair: HeadracePair, sizes: Sizes) -> Figures:
         pair.link(["*"], name=name, stream=stream)
         if time.monotonic() - began > sizes.fill_limit_s:
             raise TimeoutError(
-                f"{name} of {sizes.links} links was the last that was made in {sizes.fill_limit_s:.0f} s"
+                f"{name} of {sizes.links} links was the last that was created within {sizes.fill_limit_s:.0f} s"
             )
     made = time.monotonic() - began
 

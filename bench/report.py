@@ -21,7 +21,7 @@ from bench.tls_scenarios import TLS_SCENARIOS
 
 SUITE = SCENARIOS + SHARD_SCENARIOS + CLUSTER_SCENARIOS + LINK_SCENARIOS + TLS_SCENARIOS + RIGHTS_SCENARIOS
 KAFKA, HEADRACE = "kafka", "headrace"
-LINKS = "A link between two clusters of three nodes beside MirrorMaker 2 between two brokers"
+LINKS = "A link between two clusters of three nodes, and MirrorMaker 2 between two brokers or, where a row says so, six"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def _notes(result: dict[str, Any], row: Row) -> list[str]:
             elif filled and filled.get("fell_over"):
                 first = filled["fell_over"][0]
                 notes.append(
-                    f"{server} was measured with {filled['topics']:,} topics: asked for {first['topics_goal']:,} it "
-                    f"fell over at {first['topics']:,} ({_short(first['ended'] or '')})"
+                    f"{server} was measured with {filled['topics']:,} topics: with {first['topics_goal']:,} it "
+                    f"failed at {first['topics']:,} ({_short(first['ended'] or '')})"
                 )
             if of_row.get("unacknowledged"):
                 notes.append(f"{server} left {of_row['unacknowledged']:,} records unacknowledged at the time limit")
@@ -202,7 +202,7 @@ def write(folder: Path) -> list[Line]:
     rights = [each for scenario, each in lines if scenario.rights]
     links = [each for scenario, each in lines if scenario.paired]
     text = [
-        "# Headrace beside Apache Kafka",
+        "# Headrace compared with Apache Kafka",
         "",
         "Written by `bench/run.py`; docs/performance.md says how, and what limits each figure. Medians; `times better`",
         "is the median of the ratios of the alternating runs. Headrace syncs to disk before each acknowledgement,",
@@ -215,9 +215,9 @@ def write(folder: Path) -> list[Line]:
     tables = [
         table(lines, heading=f"## {heading}")
         for lines, heading in (
-            (one, "One node beside one broker"),
-            (shards, "Shards of one pod beside one broker: many partitions, one replica"),
-            (three, "Three nodes beside three brokers"),
+            (one, "One node and one broker"),
+            (shards, "Shards of one pod, and one broker: many partitions, one replica"),
+            (three, "Three nodes and three brokers"),
             (links, LINKS),
             (tls, "Over TLS: one node and three, as the row says"),
             (rights, "Over TLS with client certificates and 1,000 ACLs (Headrace: access expressions)"),

@@ -146,13 +146,13 @@ def measure(scenario: Scenario, *, options: argparse.Namespace, sizes: Sizes) ->
 def _options() -> argparse.Namespace:
     names = [scenario.name for scenario in SUITE]
     parse = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
-    parse.add_argument("--runs", type=int, default=5, help="of each scenario on each server")
+    parse.add_argument("--runs", type=int, default=5, help="how often each scenario is run on each server")
     parse.add_argument("--only", nargs="+", choices=names, metavar="SCENARIO", default=names, help=", ".join(names))
     parse.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parse.add_argument(
-        "--python", default=sys.executable, help="runs nodes of Headrace: another environment's, perhaps"
+        "--python", default=sys.executable, help="the Python that runs Headrace's nodes, such as another environment's"
     )
-    parse.add_argument("--quick", action="store_true", help="small sizes, one run: shows that it works")
+    parse.add_argument("--quick", action="store_true", help="small sizes and one run, to see that it works")
     parse.add_argument("--no-idle", action="store_true", help="do not wait until the machine is at rest")
     parse.add_argument("--profile", action="store_true", help="py-spy flame graphs of the node in bench/.work/profiles")
     parse.add_argument("--results", type=Path, help="where to write; bench/results, or bench/.work/quick with --quick")

@@ -43,9 +43,7 @@ class Sizes:
     link_bytes: int = 300_000_000
     lag_s: float = 30.0
     link_rest_s: float = 70.0
-    """Seconds until polls of a quiet source have reached their longest wait, and a deleted link's remaining work is
-    done.
-    """
+    """Seconds until polls of a quiet source have reached their longest wait."""
     link_idle_s: float = 90.0
     links: int = 1_000
     limit_s: float = 300.0
@@ -87,7 +85,7 @@ class Row:
     unit: str
     more_is_better: bool = True
     reach: float | None = None
-    """Goal: at least so many times better than Kafka; None if there is no such goal."""
+    """Goal: at least this many times better than Kafka; None if there is no such goal."""
     below: float | None = None
     """Goal: the value itself is below this."""
     above: float | None = None

@@ -45,9 +45,9 @@ def _scenario(shards: int, size: int) -> Scenario:
         f"shards-{shards}-{size}",
         (
             Row("produce", f"Java produce, {where}", "per_s", "records/s"),
-            Row("produce_cpu", "the same, by second of the server's CPU", "per_cpu_s", "records", reach=by_cpu),
+            Row("produce_cpu", "the same, per second of the server's CPU", "per_cpu_s", "records", reach=by_cpu),
             Row("consume", f"Java consume, {where}", "per_s", "records/s"),
-            Row("consume_cpu", "the same, by second of the server's CPU", "per_cpu_s", "records", reach=by_cpu),
+            Row("consume_cpu", "the same, per second of the server's CPU", "per_cpu_s", "records", reach=by_cpu),
         ),
         _java(size),
         shards=shards,

@@ -108,7 +108,7 @@ TLS_SCENARIOS: tuple[Scenario, ...] = (
         (
             Row(
                 "gap",
-                "longest gap of acknowledgements, 2,000 TLS connections a second beside",
+                "longest gap between acknowledgements, during 2,000 TLS connections per second",
                 "worst_ms",
                 "ms",
                 more_is_better=False,

@@ -32,8 +32,6 @@ HEADER = struct.Struct(">hhih5s")
 CLIENT_ID = b"bench"
 AT_ONCE = 1000
 """Topics in one request."""
-CORRELATION_AT = 8
-"""Where the correlation id of a framed request starts: after the frame's size, the key and the version."""
 
 
 def varint(value: int) -> bytes:

@@ -163,7 +163,7 @@ def test_every_module_that_is_named_exists() -> None:
 def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
     """Of the newest run: bench/results/README.md has all, by the number of nodes."""
     measured = (ROOT / "bench" / "results" / "README.md").read_text()
-    headings = {"1": "One node beside one broker", "3": "Three nodes beside three brokers"}
+    headings = {"1": "One node and one broker", "3": "Three nodes and three brokers"}
     rows = {nodes: {row[0]: row[1:3] for row in table(section(measured, title))} for nodes, title in headings.items()}
     (text,) = re.findall(r"^\| nodes \| measured .*?\n\n", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     shown = table(text)

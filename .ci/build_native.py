@@ -172,7 +172,7 @@ def get_build_hook() -> type[Any]:
                 return
             if not can_compile():
                 sys.exit(
-                    "HEADRACE_COMPILE is set, but no C compiler, no Python.h, or no Linux is here: 0 or auto goes on"
+                    "HEADRACE_COMPILE is set, but no C compiler, no Python.h, or no Linux is here: 0 or auto continues"
                 )
             root = Path(self.root)
             work = root / "build" / f"native-{sys.implementation.cache_tag}"

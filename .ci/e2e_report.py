@@ -15,10 +15,10 @@ WHERE: Final = ROOT / "docs" / "e2e.md"
 HEAD: Final = """\
 # On kind
 
-What `make e2e` found when it last ran whole, on kind with three workers: each test ends with everything as it should
-be, or it would not stand here. Where there is a load, stock clients write and read all the time, and a checker compares
-what they were told with what is there in the end. Where a figure has a limit behind it, the test has held it to that.
-Made by `.ci/e2e_report.py`.
+What `make e2e` found when it last ran whole, on kind with three workers: each test here
+passed, and ended with everything as it should be. Where there is a load, stock clients write and read all the time, and
+a checker compares what was acknowledged to them with what is there in the end. Where a figure is followed by a limit,
+the test enforces it. Made by `.ci/e2e_report.py`.
 
 """
 

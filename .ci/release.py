@@ -61,7 +61,7 @@ def version_at(root: Path, place: Place) -> str:
     text = (root / place.file).read_text()
     found = re.search(re.escape(place.before) + f"({VERSION.pattern})" + re.escape(place.after), text)
     if found is None:
-        raise Refused(f"{place.file} names no version behind {place.before.strip()!r}")
+        raise Refused(f"{place.file} names no version after {place.before.strip()!r}")
     return found[1]
 
 
@@ -92,7 +92,7 @@ def released(text: str, version: str, day: str) -> str:
     """Return the change log with the unreleased entries under the version's name. Raises Refused if there are none."""
     _, found, rest = text.partition(f"{UNRELEASED}\n")
     if not found or not rest.partition("\n## ")[0].strip():
-        raise Refused(f"{CHANGELOG} says nothing under {UNRELEASED!r}: write what is new for who upgrades")
+        raise Refused(f"{CHANGELOG} says nothing under {UNRELEASED!r}: write what is new for those who upgrade")
     return text.replace(f"{UNRELEASED}\n", f"{UNRELEASED}\n\n## {version} ({day})\n", 1)
 
 
@@ -153,7 +153,7 @@ def artifacts(root: Path, version: str) -> Iterator[str]:
     run(root, *build, "--target", "wheel", HEADRACE_COMPILE="auto")
     compiled = sorted({each.name for each in dist.glob(f"headrace-{version}-cp*.whl")})
     yield ", ".join(f"{DIST}/{name}" for name in compiled) or (
-        "LEFT OUT: a compiled wheel, for want of a C compiler and Python's headers here: HEADRACE_COMPILE=1 pip wheel ."
+        "LEFT OUT: a compiled wheel, as there is no C compiler or no Python header here: HEADRACE_COMPILE=1 pip wheel ."
     )
     helm = os.environ.get("HEADRACE_HELM") or shutil.which("helm") or shutil.which("helm", path=BUILT_CHARTS)
     for chart in CHARTS:
@@ -200,8 +200,8 @@ def to_publish(version: str) -> Iterator[str]:
 def main() -> int:
     """Return exit code 0 if everything was made, or was left out for lack of a tool."""
     parser = argparse.ArgumentParser(prog="release", description=__doc__.partition("\n")[0])
-    parser.add_argument("--artifacts", action="store_true", help="no commit and no tag: only what is made of them")
-    parser.add_argument("--next", default="", help="the version that is begun then; X.Y+1.0 if none is said")
+    parser.add_argument("--artifacts", action="store_true", help="no commit and no tag: only build what is published")
+    parser.add_argument("--next", default="", help="the version to begin after it; by default X.Y+1.0")
     asked = parser.parse_args()
     version = version_at(ROOT, CODE)
     begun = asked.next or following(version)
@@ -217,8 +217,8 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"release: {' '.join(error.cmd)} ended with {error.returncode}; nothing was released", file=sys.stderr)
         return 1
-    print(f"\nmade of {version}:", *made, sep="\n  ")
-    print("\nto publish it, with a tag's commit checked out for the images:", *to_publish(version), sep="\n  ")
+    print(f"\nbuilt from {version}:", *made, sep="\n  ")
+    print("\nto publish it, with the tag's commit checked out for the images:", *to_publish(version), sep="\n  ")
     return 0
 
 

@@ -264,7 +264,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="stages", description=__doc__.partition("\n")[0])
     known = [stage.name for step in PLAN for lane in step for stage in lane]
     parser.add_argument("--only", default="", help=f"stages, with commas between: of {', '.join(known)}")
-    parser.add_argument("--without", default="", help="stages that are left out")
+    parser.add_argument("--without", default="", help="stages to leave out")
     asked = parser.parse_args()
     # Either signal interrupts this program, which then ends its stages. A script's background jobs ignore SIGINT, and
     # the stages would inherit that: setting a handler also makes them receive SIGINT.

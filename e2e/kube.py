@@ -611,7 +611,7 @@ class Cluster:
             assert not missing, f"no event {missing}"
             return True
 
-        until("events tell of it", told)
+        until("events report it", told)
 
     def close(self) -> None:
         """End the load."""

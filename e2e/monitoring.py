@@ -68,7 +68,7 @@ def program() -> str:
     """Return HEADRACE_PROMETHEUS, the prometheus beside this Python, or the one on the path: .ci/tools downloads it."""
     beside = Path(sys.executable).parent / "prometheus"
     found = os.environ.get("HEADRACE_PROMETHEUS") or (str(beside) if beside.exists() else shutil.which("prometheus"))
-    assert found, "there is no prometheus here: .ci/tools gets it"
+    assert found, "there is no prometheus here: .ci/tools installs it"
     return found
 
 
@@ -115,7 +115,7 @@ class Prometheus:
 
         def fires() -> bool:
             missing = [name for name in names if not self.firing(name, **labels)]
-            assert not missing, f"{missing} do not fire; there are {self.alerts('pending', 'firing')}"
+            assert not missing, f"{missing} do not fire; these do or will: {self.alerts('pending', 'firing')}"
             return True
 
         kube.until(f"{', '.join(names)} fire", fires, timeout_s=timeout_s)

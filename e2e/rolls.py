@@ -89,7 +89,7 @@ def roll(cluster: kube.Cluster, *, behaviour: str = "", **changes: Any) -> None:
         return True
 
     try:
-        kube.until("all pods are made anew", rolled, timeout_s=ROLLED_S, every_s=1)
+        kube.until("all pods are recreated", rolled, timeout_s=ROLLED_S, every_s=1)
         cluster.await_ready()
     finally:
         watch.stopping.set()

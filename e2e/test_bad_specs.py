@@ -222,7 +222,7 @@ def test_the_older_of_two_streams_on_a_path_holds(three: kube.Cluster) -> None:
         kube.until("the younger one holds now", lambda: kube.is_ready("stream", "a-younger", three.namespace))
 
 
-def test_partitions_that_the_cluster_has_are_not_taken_away(three: kube.Cluster) -> None:
+def test_partitions_that_the_cluster_has_are_not_removed(three: kube.Cluster) -> None:
     with kube.reported(f"{BEHAVIOUR}: a Topic made again with fewer partitions"):
         kube.apply(manifest(three, "Topic", "shrinks", {"stream": "/bad/in", "partitions": 6}))
         kube.until("it is ready", lambda: kube.is_ready("topic", "shrinks", three.namespace))
@@ -231,7 +231,7 @@ def test_partitions_that_the_cluster_has_are_not_taken_away(three: kube.Cluster)
         told = said(three, Bad("Topic", "shrinks", {}, "Reconciled", "Refused", "6 partitions"))
         kube.until("it says so", told, timeout_s=30)
         kube.apply(manifest(three, "Topic", "shrinks", {"stream": "/bad/in", "partitions": 6}))
-        kube.until("it is mended", lambda: kube.is_ready("topic", "shrinks", three.namespace))
+        kube.until("it is repaired", lambda: kube.is_ready("topic", "shrinks", three.namespace))
 
 
 def test_a_cluster_says_what_it_cannot_have(three: kube.Cluster) -> None:

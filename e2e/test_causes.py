@@ -45,7 +45,7 @@ def default_class() -> str:
     )
 
 
-def test_a_quota_that_lets_no_pod_be_is_named(namespace: str) -> None:
+def test_a_quota_that_allows_no_pod_is_named(namespace: str) -> None:
     quota: kube.Body = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -76,19 +76,19 @@ def test_a_storage_class_that_is_not_there_is_named_and_another_one_takes_its_pl
         gone(cluster)
 
 
-def test_a_full_disk_is_told_with_what_to_do(namespace: str) -> None:
+def test_a_full_disk_is_reported_with_what_to_do(namespace: str) -> None:
     """The node's quota has room for less than two chunks from the start."""
     cluster = kube.Cluster("full", namespace, **ONE, settings={**SMALL_CHUNKS, "disk-quota": str(40 << 20)})
     with kube.reported(f"{BEHAVIOUR}: a full disk") as figures:
         cluster.apply()
         message = told(cluster, "Storage", "DiskFull", "storage.size")
-        figures["said"] = str(kube.until("the disk is told", message, timeout_s=240))[:160]
+        figures["said"] = str(kube.until("the full disk is reported", message, timeout_s=240))[:160]
         assert cluster.condition("Ready")[0] == "False"
         cluster.await_told("DiskFull")
         gone(cluster)
 
 
-def test_a_setting_that_does_not_exist_makes_no_pod_anew(three: kube.Cluster) -> None:
+def test_a_setting_that_does_not_exist_recreates_no_pod(three: kube.Cluster) -> None:
     with kube.reported(f"{BEHAVIOUR}: a setting that does not exist"):
         lives, settings = three.lives(), three.spec["settings"]
         three.apply(settings={**settings, "chunk-byte": "1"})
@@ -127,7 +127,7 @@ def test_fewer_pods_than_replicas_are_refused_before_anything_goes(three: kube.C
         three.await_ready()
 
 
-def test_whoever_waits_for_more_pods_has_them_then(three: kube.Cluster) -> None:
+def test_a_wait_for_more_pods_ends_when_they_are_ready(three: kube.Cluster) -> None:
     with kube.reported(f"{BEHAVIOUR}: kubectl wait after kubectl scale") as figures:
         began = time.monotonic()
         three.scale(4)

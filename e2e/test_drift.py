@@ -79,7 +79,7 @@ def test_what_is_deleted_by_hand_comes_back(three: kube.Cluster) -> None:
         took[what] = time.monotonic() - since
     (port,) = (kube.get("service", "c-1-external", three.namespace) or {})["spec"]["ports"]
     kube.until(
-        "clients outside are told the new port",
+        "clients outside get the new port",
         lambda: port["nodePort"] in {node.port for node in three.nodes.values() if node.pod == "c-1"},
         timeout_s=BACK_S,
     )

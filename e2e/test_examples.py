@@ -129,7 +129,7 @@ def consumed_from(
         consumer.close()
 
 
-def test_the_quickstart_is_of_use_within_a_minute(quickstart: kube.Cluster) -> None:
+def test_the_quickstart_works_within_a_minute(quickstart: kube.Cluster) -> None:
     for kind, name in (("stream", "factory"), ("topic", "pumps"), ("streamuser", "alice"), ("streamjob", "capitals")):
         kube.until(f"{kind} {name} is ready", _ready(kind, name, quickstart.namespace), timeout_s=120)
     shown = kube.kubectl("get", SHOWN, "-n", quickstart.namespace)

@@ -136,7 +136,7 @@ def await_windows(three: kube.Cluster, streams: str) -> None:
 
 
 @pytest.mark.ci_part
-def test_a_killed_driver_goes_on_from_its_checkpoint(
+def test_a_killed_driver_continues_from_its_checkpoint(
     three: kube.Cluster,
     streams: str,
     application: kube.Body,
@@ -167,9 +167,9 @@ def test_a_killed_driver_goes_on_from_its_checkpoint(
         due = feed.close()
         check_windows(three, streams, job, due)
         figures["windows"] = len(due)
-        status = kube.until("figures are told", lambda: job.status if job.status.get("records") else None)
+        status = kube.until("figures are reported", lambda: job.status if job.status.get("records") else None)
         assert {"lagRecords", "lagSeconds", "recordsPerSecond", "batchSeconds"} <= status.keys()
-        kube.until("both restarts are told", lambda: len(job.events("JobRestarted")) >= 2)
+        kube.until("both restarts are reported", lambda: len(job.events("JobRestarted")) >= 2)
 
         since = time.monotonic()
         job.delete()

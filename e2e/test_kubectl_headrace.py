@@ -161,7 +161,7 @@ def test_drain_empties_a_node_and_its_leaders_go_first(plant: kube.Cluster, user
     figures["produced"] = len(history.times)
 
 
-def test_restart_has_each_pod_made_anew_and_clients_notice_nothing(plant: kube.Cluster, user: User) -> None:
+def test_restart_recreates_each_pod_and_clients_notice_nothing(plant: kube.Cluster, user: User) -> None:
     load = Load(plant)
     before = plant.lives()
     with kube.reported(f"{BEHAVIOUR} restart --wait") as figures:
@@ -175,7 +175,7 @@ def test_restart_has_each_pod_made_anew_and_clients_notice_nothing(plant: kube.C
         figures["produced"] = len(history.times)
 
 
-def test_logs_are_what_nodes_say_of_a_link(copies: kube.Cluster, user: User) -> None:
+def test_logs_show_what_nodes_log_about_a_link(copies: kube.Cluster, user: User) -> None:
     with kube.reported(f"{BEHAVIOUR} logs") as figures:
         ready = ("wait", "replicationlink/copies", "-n", copies.namespace, "--for=condition=Ready", "--timeout=120s")
         kube.kubectl(*ready, timeout_s=150)

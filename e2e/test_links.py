@@ -203,14 +203,14 @@ def writing_until_moved(cluster: kube.Cluster, history: History, places: Sequenc
     try:
         kube.until("records are acknowledged", lambda: sum(each.offset >= 0 for each in list(writer.writes)) > WRITTEN)
         yield
-        kube.until("it is told that the home has moved", lambda: writer.refusals, every_s=0.1)
+        kube.until("an event reports that the home has moved", lambda: writer.refusals, every_s=0.1)
     finally:
         writer.stopping.set()
         writer.join(END_S)
     assert not history.errors, history.errors[:3]
 
 
-def test_a_link_that_is_cut_goes_on_where_it_was_and_holds_nobody_back(pair: Pair) -> None:
+def test_a_link_that_is_cut_continues_where_it_was_and_holds_nobody_back(pair: Pair) -> None:
     with kube.reported(f"{BEHAVIOUR}: a cut") as figures:
         load = Load(pair.north, writers=2, members=1, topics=1, partitions=PARTITIONS)
         pair.link("cut", load.topics)
@@ -218,7 +218,7 @@ def test_a_link_that_is_cut_goes_on_where_it_was_and_holds_nobody_back(pair: Pai
         since = time.monotonic()
         with cut(pair.north, pair.south):
             load.write_on_for(CUT_S)
-            kube.until("it is told", lambda: pair.condition("cut", "Connected")[0] == "False", timeout_s=NOTICED_S)
+            kube.until("it is reported", lambda: pair.condition("cut", "Connected")[0] == "False", timeout_s=NOTICED_S)
             figures["noticed_s"] = kube.below(time.monotonic() - since, NOTICED_S)
             assert pair.condition("cut", "Ready")[1] == "SourceSilent"
             status = (kube.get("replicationlink", "cut", pair.south.namespace) or {})["status"]
@@ -269,7 +269,7 @@ def test_the_copy_takes_over_and_gives_back(pair: Pair) -> None:
         assert only_north <= kept, f"{len(only_north - kept)} of {len(only_north)} records are nowhere"
         assert kept <= {each.value for each in lost.writes}, "others were set aside too"
         figures["kept_aside"] = len(kept)
-        kube.until("it is told", lambda: "HomeMoved" in pair.told("moved"), timeout_s=AGAIN_S, every_s=2)
+        kube.until("it is reported", lambda: "HomeMoved" in pair.told("moved"), timeout_s=AGAIN_S, every_s=2)
         with writing_until_moved(pair.south, history, places):
             began = time.monotonic()
             (back,) = pair.north.headrace("topic", "move-home", f"{STREAM}:{topic}")
@@ -315,7 +315,7 @@ def test_a_link_that_is_deleted_in_mid_copy_and_applied_again_doubles_nothing(pa
         pair.await_link("again", "Ready", "CaughtUp")
 
 
-def test_a_pattern_that_no_topic_matches_is_told_until_one_does(pair: Pair) -> None:
+def test_a_pattern_that_no_topic_matches_is_reported_until_one_does(pair: Pair) -> None:
     topic = f"later-{uuid.uuid4().hex[:6]}"
     with kube.reported(f"{BEHAVIOUR}: a pattern that no topic matches") as figures:
         pair.link("later", [f"{topic}*"], mode="OneWay")

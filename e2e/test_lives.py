@@ -161,7 +161,7 @@ def test_charts_that_are_uninstalled_and_installed_again_leave_everything_as_it_
     def finalizers() -> list[str]:
         return list((kube.get("stream", "through", three.namespace) or {})["metadata"].get("finalizers") or [])
 
-    kube.until("the Stream is looked after again", finalizers)
+    kube.until("the Stream is reconciled again", finalizers)
     seconds = time.monotonic() - since
     assert three.lives() == lives
     assert read_back(three, written) == written
@@ -192,7 +192,7 @@ def test_the_operators_own_namespace_ends_and_nothing_waits_for_it(three: kube.C
         others = kube.delete_namespace(doomed.namespace, within_s=ENDS_S)
     finally:
         kube.until(
-            "its namespace can be made again",
+            "its namespace can be created again",
             lambda: not kube.kubectl(*("get", "namespace", kube.SYSTEM, "-o", "name", "--ignore-not-found")),
         )
         kube.install()

@@ -75,7 +75,7 @@ def test_a_pod_that_goes_takes_nothing_with_it(three: kube.Cluster, how: str) ->
     )
 
 
-def test_a_claim_that_is_deleted_with_its_pod_is_made_good(three: kube.Cluster) -> None:
+def test_a_claim_that_is_deleted_with_its_pod_is_replaced(three: kube.Cluster) -> None:
     load = Load(three)
     gone = three.busiest(load.led_by)
     before, claims = three.ids(), three.claims()
@@ -88,7 +88,7 @@ def test_a_claim_that_is_deleted_with_its_pod_is_made_good(three: kube.Cluster) 
         now = three.ids()
         return len(now) == len(before) and gone.node_id not in now and now - before == {max(now)}
 
-    kube.until("another node is in its place, and it is forgotten", replaced, timeout_s=240)
+    kube.until("another node is in its place, and the former one is removed", replaced, timeout_s=240)
     three.await_ready()
     assert three.claims()[f"data-{gone.pod}"] != claims[f"data-{gone.pod}"]
     whole = time.monotonic() - since

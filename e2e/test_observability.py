@@ -135,7 +135,7 @@ def without_data(prometheus: monitoring.Prometheus, cluster: kube.Cluster) -> se
     return found
 
 
-def test_no_alert_fires_while_pods_are_made_anew(three: kube.Cluster, prometheus: monitoring.Prometheus) -> None:
+def test_no_alert_fires_while_pods_are_recreated(three: kube.Cluster, prometheus: monitoring.Prometheus) -> None:
     prometheus.await_calm()
     since = time.monotonic()
     roll(three, behaviour=f"{BEHAVIOUR}: a rolling restart", pod={"labels": {"rolled": "once"}})
@@ -148,7 +148,7 @@ def test_no_alert_fires_while_pods_are_made_anew(three: kube.Cluster, prometheus
         assert prometheus.fired_since(since) == []
 
 
-def test_a_node_that_hangs_is_told(three: kube.Cluster, prometheus: monitoring.Prometheus) -> None:
+def test_a_node_that_hangs_is_reported(three: kube.Cluster, prometheus: monitoring.Prometheus) -> None:
     pod = f"{three.name}-1"
     prometheus.await_calm()
     with kube.reported(f"{BEHAVIOUR}: HeadraceNodeDown, of a node that hangs") as figures:
@@ -164,7 +164,7 @@ def test_a_node_that_hangs_is_told(three: kube.Cluster, prometheus: monitoring.P
         three.await_ready()
 
 
-def test_a_pod_that_finds_no_worker_is_told(three: kube.Cluster, prometheus: monitoring.Prometheus) -> None:
+def test_a_pod_that_cannot_be_scheduled_is_reported(three: kube.Cluster, prometheus: monitoring.Prometheus) -> None:
     """The pod is no target of Prometheus, so no `up` is 0: the other nodes and the operator report it."""
     pod = f"{three.name}-2"
     worker = next(each["spec"]["nodeName"] for each in three.pods() if each["metadata"]["name"] == pod)
@@ -185,7 +185,7 @@ def test_a_pod_that_finds_no_worker_is_told(three: kube.Cluster, prometheus: mon
         three.await_ready()
 
 
-def test_an_operator_that_is_away_is_told(prometheus: monitoring.Prometheus) -> None:
+def test_an_operator_that_is_away_is_reported(prometheus: monitoring.Prometheus) -> None:
     prometheus.await_calm()
     with kube.reported(f"{BEHAVIOUR}: HeadraceOperatorAbsent") as figures:
         scale = ("scale", "deployment/headrace", "-n", kube.SYSTEM)
@@ -197,7 +197,7 @@ def test_an_operator_that_is_away_is_told(prometheus: monitoring.Prometheus) -> 
         figures["clears_s"] = prometheus.await_calm()
 
 
-def test_a_certificate_that_ends_soon_is_told_until_it_is_another(
+def test_a_certificate_that_expires_soon_is_reported_until_it_is_replaced(
     namespace: str, prometheus: monitoring.Prometheus
 ) -> None:
     """On a secure cluster, whose metrics are scraped like those of others."""
@@ -208,7 +208,7 @@ def test_a_certificate_that_ends_soon_is_told_until_it_is_another(
     with kube.reported(f"{BEHAVIOUR}: HeadraceCertificateExpires") as figures:
         show(cluster, days=DAYS_SOON)
         cluster.apply()
-        kube.until("the condition tells", lambda: cluster.condition("Certificates")[1] == "CertificateExpires")
+        kube.until("the condition reports it", lambda: cluster.condition("Certificates")[1] == "CertificateExpires")
         of = {"namespace": namespace, "job": cluster.name, "listener": "own"}
         figures["fires_s"] = prometheus.await_firing("HeadraceCertificateExpires", timeout_s=180, **of)
         assert not prometheus.firing("HeadraceCertificateExpiresNow")
@@ -234,7 +234,7 @@ def show(cluster: kube.Cluster, *, days: int) -> None:
     )
 
 
-def test_a_link_that_cannot_keep_up_is_told(
+def test_a_link_that_cannot_keep_up_is_reported(
     three: kube.Cluster, namespace: str, prometheus: monitoring.Prometheus
 ) -> None:
     """The link's throttle holds it back; it is raised, as in the runbook."""

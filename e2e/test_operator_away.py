@@ -27,7 +27,7 @@ def await_another(before: str) -> float:
         done = sum(value for name, value in found.items() if name.startswith("headrace_operator_reconciles_total"))
         return 0 < there <= done
 
-    kube.until("it has looked at everything", looked, timeout_s=LOOKED_S, every_s=1)
+    kube.until("it has reconciled everything", looked, timeout_s=LOOKED_S, every_s=1)
     return time.monotonic() - since
 
 

@@ -60,7 +60,9 @@ def test_rights_in_one_namespace_are_enough_for_it(namespace: str, bounded: None
             kube.until(f"{of} {name} is ready", lambda of=of, name=name: kube.is_ready(of, name, namespace))
         load = Load(cluster)
         kube.kubectl("delete", "service", "c-bootstrap", "-n", namespace)
-        kube.until("it hears of what goes", lambda: kube.get("service", "c-bootstrap", namespace), timeout_s=BACK_S)
+        kube.until(
+            "it notices what is deleted", lambda: kube.get("service", "c-bootstrap", namespace), timeout_s=BACK_S
+        )
         kube.kubectl("delete", "stream", "s", "-n", namespace)
         assert "/s" not in {each["path"] for each in cluster.headrace("stream", "list")}
         load.write_on_for(LEFT_ALONE_S)

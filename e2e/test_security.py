@@ -123,7 +123,7 @@ IN_POD = """
 
 
 @pytest.mark.ci_part
-def test_a_listener_more_takes_certificates_of_the_authority_that_it_names(secure: kube.Cluster) -> None:
+def test_an_additional_listener_accepts_certificates_of_the_authority_that_it_names(secure: kube.Cluster) -> None:
     with kube.reported("12 a secure cluster: a listener with an authority of clients by reference"):
         assert kube.condition(secure.body, "Certificates")[:2] == ("True", "Valid")
         ports = {each["name"]: each["port"] for each in _service("c-bootstrap", secure)["spec"]["ports"]}
@@ -155,7 +155,7 @@ def _service(name: str, cluster: kube.Cluster) -> kube.Body:
 
 
 @pytest.mark.ci_part
-def test_an_authority_is_renewed_while_a_client_goes_on(secure: kube.Cluster) -> None:
+def test_an_authority_is_renewed_while_a_client_continues(secure: kube.Cluster) -> None:
     with kube.reported("12 a secure cluster: the authority is renewed") as figures:
         alice = kube.client_of("alice", secure.namespace)
         failed: list[KafkaError] = []
@@ -178,7 +178,7 @@ def test_an_authority_is_renewed_while_a_client_goes_on(secure: kube.Cluster) ->
 
         kube.until("nodes have certificates of the new authority", renewed, timeout_s=OVERLAP_S + 3 * LOOK_S)
         figures["renewed_s"] = round(time.monotonic() - began, 1)
-        assert first in _ca("c-ca", secure), "the former one is trusted still"
+        assert first in _ca("c-ca", secure), "the former one is still trusted"
         goes_on()
         assert producer.flush(30 * PATIENCE) == 0
         assert failed == []
@@ -187,7 +187,7 @@ def test_an_authority_is_renewed_while_a_client_goes_on(secure: kube.Cluster) ->
 
 
 @pytest.mark.ci_part
-def test_no_secret_stands_anywhere_but_in_secrets(secure: kube.Cluster) -> None:
+def test_secrets_are_nowhere_but_in_secrets(secure: kube.Cluster) -> None:
     """No secret is in any other object, event or log written for the cluster so far."""
     with kube.reported("12 a secure cluster: no secret is written") as figures:
         secrets = kube.secret_texts(secure.namespace)

@@ -267,7 +267,7 @@ def test_an_upgrade_does_not_leave_namespaces_alone_without_a_word(
     upgrade = ("--is-upgrade", "--dry-run=server", "--kube-apiserver", api_server, "--kube-version", "1.31.0")
     done = helm("template", "x", str(CHARTS / "headrace"), "-n", "ops", *upgrade, *set_by(values))
     assert (done.returncode != 0) == is_refused, done.stderr
-    assert ("say which namespaces" in done.stderr) == is_refused
+    assert ("name the namespaces" in done.stderr) == is_refused
 
 
 def test_before_uninstall_the_operator_is_stopped_and_finalizers_go() -> None:

@@ -67,11 +67,11 @@ def test_the_story_ends_well_and_leaves_its_results_and_no_process(tmp_path: Pat
     (told,) = re.findall(r"serve their metrics at (.*)\.$", said, re.MULTILINE)
     assert len(re.findall(r"http://127\.0\.0\.1:\d+/metrics", told)) == 3
     for told in (
-        "takes most of the writes",
+        "gets most of the writes",
         "kill -9",
         "after the kill",
         "headrace node start",
-        "Redundancy is whole",
+        "Redundancy is restored",
     ):
         assert told in said
 

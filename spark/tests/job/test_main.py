@@ -281,7 +281,7 @@ def test_a_query_that_fails_is_one_line_and_may_be_tried_again(
         ({"inputs": [{"stream": "/default", "topic_pattern": "("}]}, End.WRONG, "topicPattern is not a regular expr"),
         ({"bootstrap": "127.0.0.1:1"}, End.ABSENT, "the cluster at 127.0.0.1:1 does not answer"),
         ({"application": {"path": "/no/such.py"}}, End.WRONG, "there is no application file /no/such.py"),
-        ({"application": {"url": "http://127.0.0.1:1/a.py"}}, End.ABSENT, "the application cannot be fetched from http"),
+        ({"application": {"url": "http://127.0.0.1:1/a.py"}}, End.ABSENT, "the application cannot be fetched from"),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_one_line_before_java_is_started(

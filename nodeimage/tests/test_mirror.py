@@ -109,7 +109,6 @@ REACHED = {
     "spark/headrace_spark/demo/__main__.py": ("demo/test_demo.py",),
     "spark/headrace_spark/demo/parts.py": ("demo/test_demo.py",),
     "spark/headrace_spark/demo/press.py": ("demo/test_demo.py",),
-    "spark/headrace_spark/demo/story.py": ("demo/test_demo.py",),
 }
 """Modules that only other tests reach, of whole nodes, clusters and processes, with the names of these. It is to become
 shorter."""

@@ -276,7 +276,7 @@ class ClusterSpec(Spec, frozen=True):
 
     @property
     def replicas(self) -> int:
-        """Replicas of the default volume: at most one per pod."""
+        """Replicas of the default volume. If not specified: three, or one per pod if there are fewer pods."""
         return self.replication.replicas or default_replicas(self.nodes)
 
     @property
@@ -545,6 +545,8 @@ def milliseconds(duration: str) -> int:
     """Return a duration such as `90s`, `12h`, `7d` or `0` in milliseconds. Raises ValueError."""
     number = duration.rstrip("".join(set("".join(_UNITS))))
     unit = duration[len(number) :]
+    if unit and unit not in _UNITS:
+        raise ValueError(f"{unit!r} is not a unit of time; there are {', '.join(_UNITS)}")
     return int(number) * _UNITS[unit] if unit else int(number)
 
 

@@ -11,6 +11,12 @@ def test_a_duration_is_milliseconds(text: str, expected: int) -> None:
     assert milliseconds(text) == expected
 
 
+@pytest.mark.parametrize("text", ["5hm", "m5", "", "5w", "5.5m"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"unit of time|invalid literal"):
+        milliseconds(text)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"), [("10", 10), ("2Ki", 2048), ("10Gi", 10 * 2**30), ("1.5k", 1500), ("3M", 3_000_000)]
 )

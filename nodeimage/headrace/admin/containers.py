@@ -114,6 +114,7 @@ class ContainerCalls:
                 raise refused(f"container {container} has changed meanwhile: check it again")
             return candidate.record
 
+        after = await self._store(lambda store: container_records.change_container(store, container, decide))
         log.warning(
             "unclean recovery",
             container=container,
@@ -122,6 +123,5 @@ class ContainerCalls:
             end=candidate.end,
             loss=candidate.loss,
         )
-        after = await self._store(lambda store: container_records.change_container(store, container, decide))
         self._cluster.view.refresh()
         return {**shown, "epoch": after.epoch}

@@ -27,7 +27,7 @@ JSON: Final = "application/json; charset=utf-8"
 _VERSIONS: Final = (b"1.0", b"1.1")
 _SCHEMES: Final = ("http://", "https://")
 _BROKEN: Final[Mapping[HTTPStatus, str]] = {
-    HTTPStatus.BAD_REQUEST: "this is not an HTTP/1.1 request",
+    HTTPStatus.BAD_REQUEST: "this is not a valid HTTP request",
     HTTPStatus.EXPECTATION_FAILED: "only 100-continue is supported",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: f"the request's head has more than {MAX_HEAD} bytes",
     HTTPStatus.NOT_IMPLEMENTED: "the transfer encoding is not supported",

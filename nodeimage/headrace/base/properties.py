@@ -27,8 +27,9 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """The lines that are neither blank nor comments, each with the lines in which it goes on, without the blanks at
-    their start: it goes on behind an odd number of backslashes. A comment never does (java.util.Properties)."""
+    """The lines that are neither blank nor comments, each joined with its continuation lines, without their leading
+    blanks. A line continues if it ends with an odd number of backslashes; a comment never does (java.util.Properties).
+    """
     begun = ""
     goes_on = False
     for line in map(str.lstrip, _LINE_END.split(text)):

@@ -39,9 +39,8 @@ class CommittedOffset(Item, frozen=True):
     """A committed offset; `leader_epoch` -1 if the client gave none.
 
     `committed_ms`: when another cluster accepted the commit, by that cluster's clock; -1: now, or not known.
-    `expected`: the item is skipped (NONE) unless the stored committed offset has this offset and time, (-1, -1) meaning
-    that there is none; None: no condition.
-    """
+    `expected`, of CopyOffsets alone: the item is skipped (NONE) unless the stored committed offset has this offset and
+    time, (-1, -1) meaning that there is none; None: no condition."""
 
     topic_id: bytes
     partition: int
@@ -178,7 +177,8 @@ class ExpireSomeOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireSomeCur
 
     before: Millis
     after: tuple[str, int, int] = ("", -1, -1)
-    """A committed offset's group, topic number and partition; the command continues after it."""
+    """The place after which the command continues: a committed offset's group, topic number and partition; with -1, -1
+    the beginning of the first group whose name is not below this one."""
 
     since: ClassVar[Level] = Level.FENCED
 

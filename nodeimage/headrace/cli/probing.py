@@ -2,8 +2,8 @@
 
 Each node is sent a record for a partition that it leads, of a topic of the probe's own, and must return it. So a probe
 experiences what a producer and a consumer of that node do: its Kafka port, its log, the replicas that acknowledge. The
-topic is created when needed, with a partition for each node; partitions are added as nodes join and partitions move. A
-node that leads none even so (it is being drained, or has just returned) is only asked for metadata.
+topic is created if it is missing, with a partition for each node; partitions are added as nodes join and partitions
+move. A node that leads none even so (it is being drained, or has just returned) is only asked for metadata.
 
 `Probe` makes the calls and `Tally` counts; neither knows how results are shown.
 """
@@ -107,16 +107,12 @@ class Probe:
 
     async def prepare(self) -> None:
         """Create the topic if it is missing, with a partition for each node if possible. Raises HeadraceError."""
-        await self._learn()
-        if not self._leaders:
-            await self._create()
-        await self._add_partitions()
+        await self._find_topic()
 
     async def round(self) -> list[Result]:
         """Probe each node; the results in order of node ids. Never raises HeadraceError."""
         try:
-            await self._learn()
-            await self._add_partitions()
+            await self._find_topic()
         except HeadraceError as error:
             if not self._nodes:
                 return []
@@ -125,6 +121,15 @@ class Probe:
         return list(await asyncio.gather(*map(self._probed, self._nodes)))
 
     # --- the topic
+
+    async def _find_topic(self) -> None:
+        """Look up the topic, and create what is missing of it. Raises HeadraceError, also if no partition of the topic
+        has a leader: then nothing would be probed.
+        """
+        await self._learn()
+        if not self._leaders:
+            await self._create()
+        await self._add_partitions()
 
     async def _learn(self) -> None:
         """Look up the nodes, and which partitions of the topic they lead."""

@@ -172,8 +172,8 @@ def guess_columns(
 ) -> Columns:
     """The meaning of the columns in the sample's rows. Raises BadReadings with the option that decides it.
 
-    A `vague` column, one without a name (the index of a data frame) or with another column's name, is used only if an
-    option names it, or as the time.
+    A `vague` column, one without a name (the index of a data frame) or with another column's name, is never chosen by
+    its cells, except as the time.
     """
     names = list(sample[0])
     for wanted in (asked.time, asked.device, asked.sensor, *asked.values):
@@ -221,7 +221,8 @@ def _holds_times(sample: Sequence[dict[str, Any]], name: str, asked: Asked) -> b
 
 
 def _values(names: Sequence[str], sample: Sequence[dict[str, Any]], vague: frozenset[str]) -> tuple[str, ...]:
-    """The value column by name; otherwise every column of numbers, each a sensor, except those named like a device."""
+    """The value column by name; otherwise every column of numbers, each a sensor, except the first that is named like a
+    device."""
     named = _by_name(names, VALUE_NAMES)
     if named is not None:
         return (named,)

@@ -25,8 +25,8 @@ the follower:
 3. If no answers arrive for a while, no follower is covered (leader_state.Vouch). The end of the session withdraws all
    followers.
 
-Both sides keep a count and a digest of the covered followers. A mismatch is a fault: the session ends, and everything
-is announced again.
+Both sides keep a count and a digest of the followers that are announced and not withdrawn, covered or not. A mismatch
+is a fault: the session ends, and everything is announced again.
 
 No I/O and no clock.
 """
@@ -44,7 +44,8 @@ from headrace.peer.messages import PairAnswer, PairBeat, Resting
 MAX_TOLD: Final = 1_000
 """Most replicas announced in one answer."""
 _DIGEST_FIELDS: Final = struct.Struct(">QQQQ")
-"""The fields of a resting follower that its digest covers: number, container, epoch, position."""
+"""The numeric fields that a resting follower's digest covers: number, container, epoch, position. It also covers the
+replica's incarnation."""
 _MODULUS: Final = 1 << 62
 """Digests are added modulo this number."""
 
@@ -76,7 +77,7 @@ class FedFollower(Protocol):
 
 
 class Sum:
-    """Count and digest of the covered followers, independent of their order."""
+    """Count and digest of the followers that are announced and not withdrawn, independent of their order."""
 
     __slots__ = ("count", "digest")
 
@@ -220,7 +221,7 @@ class LeadersRoster:
             follower.stir()
 
     def stir(self) -> None:
-        """Have all leaders here check their followers on this node: nothing was heard from the node for a while."""
+        """Have all leaders here check their followers on the other node, from which nothing was heard for a while."""
         for _, follower in self._announced.values():
             if follower is not None:
                 follower.look_at()

@@ -123,8 +123,8 @@ class Observed:
     started_at: float = float("-inf")
     """When this process started."""
     counted_from: float = float("-inf")
-    """When this process was last suspended. Silence counts only from then on, because answers may have been waiting to
-    be read."""
+    """When this process continued after its last suspension. Silence counts only from then on, because answers may have
+    been waiting to be read."""
     since: Mapping[Condition, float] = field(default_factory=dict)
     """When each current condition began."""
     creating: frozenset[tuple[str, NodeId, str]] = frozenset()
@@ -303,8 +303,8 @@ class Observed:
         return self.inventory.is_stuck(node)
 
     def is_gone(self, node: NodeId, now: float) -> bool:
-        """Return whether a node's replicas are to be rebuilt elsewhere: it was removed or drained, or has been dead for
-        long."""
+        """Return whether a node's replicas are to be rebuilt elsewhere: it was removed, is being drained, was
+        replaced by a newer node, or has been dead for long."""
         record = self.nodes.get(node)
         if record is None or record.draining or node in self._replaced:
             return True

@@ -130,7 +130,8 @@ class Prober:
         return dict(self._results)
 
     def counted_from(self) -> float:
-        """Return when this process was last suspended: the silence of other nodes counts from then on."""
+        """Return when this process continued after its last suspension: the silence of other nodes counts from then
+        on."""
         now = self._loop.time()
         if now - self._beat_at > STOOD_STILL_S:
             self._counted_from = self._beat_at = now

@@ -2,8 +2,9 @@
 catalog, a topic syncer for each link. `start` starts them; the node reports changes of leadership.
 
 Topic syncers run on the node that leads the catalog. When the catalog moves, the old node's topic syncers end as soon
-as it notices, and two at the same time do no harm (topics/topic_syncer.py). A link that cannot be opened, or whose
-topic syncer fails unexpectedly, is restarted after a moment; the other links continue.
+as it notices, and two at the same time do no harm (topics/topic_syncer.py). A link that cannot be opened has no topic
+syncer until the links or the leader change; one whose topic syncer fails unexpectedly is restarted after a moment. The
+other links continue.
 """
 
 import asyncio

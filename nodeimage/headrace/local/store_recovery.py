@@ -205,8 +205,8 @@ def _accept_end(replica: FoundReplica, warnings: list[str]) -> None:
     synced = read_mark(replica.folder)
     if replica.end < synced:
         warnings.append(
-            f"{replica.folder} ends at position {replica.end}, though it was synced up to {synced}: what lay behind is "
-            "lost"
+            f"{replica.folder} ends at position {replica.end}, though it was synced up to {synced}: the records after "
+            "its end are lost"
         )
         ContainerLog.accept_loss(replica.folder)
 

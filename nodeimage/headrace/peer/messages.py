@@ -103,12 +103,13 @@ class Welcome(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """A refusal, in place of a Welcome, an answer, or a Following. `code`: a Kafka error code."""
+    """A refusal, in place of a later message of the handshake, an answer, or a Following. A follower also sends it to
+    its leader when it leaves for a higher epoch. `code`: a Kafka error code."""
 
     code: int
     reason: str
     epoch: Epoch = Epoch(-1)
-    """The epoch known to the sender, if the request was refused because its epoch was too low; -1 otherwise."""
+    """The epoch known to the sender, if the other side's epoch is too low; -1 otherwise."""
 
 
 # --- probes, by the controller
@@ -522,9 +523,9 @@ class PairAnswer(Message, frozen=True):
     stirs: list[int] = []
     """Numbers of followers that no longer rest."""
     count: int = 0
-    """The number of resting followers."""
+    """The number of followers that are announced as resting and not withdrawn."""
     digest: int = 0
-    """A checksum of the resting followers, which must be the same on both sides; see container.pair_roster."""
+    """A checksum of these followers, which must be the same on both sides; see container.pair_roster."""
 
 
 class SnapshotPiece(Message, frozen=True):

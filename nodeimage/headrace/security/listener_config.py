@@ -108,7 +108,7 @@ def parse(text: str, *, folder: Path, taken: Collection[str] = ()) -> tuple[List
     if unknown := [name for name in document if name != "listener"]:
         raise ListenersRefused(f"{_shown(unknown[0])} is not known; a listener begins with [[listener]]")
     tables = document.get("listener")
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise ListenersRefused("it contains no listener; one begins with [[listener]]")
     found: list[ListenerConfig] = []
     for number, table in enumerate(tables, 1):

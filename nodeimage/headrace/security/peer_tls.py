@@ -18,7 +18,7 @@ ends have. (This is RFC 5929's tls-unique; TLS 1.3 defines no such name, and Pyt
 replacement. What spoiled tls-unique before TLS 1.3, renegotiation and keys shared by two sessions, does not apply: 1.3
 has neither, and no session is resumed, as no client offers one.) So an attacker who terminates a node's TLS connection
 and relays its messages over another one, with a key that was stolen from a node or is shared by all of them, gets
-proofs that fit neither connection.
+proofs that fit only the connection on which they were given.
 
 Mode `require` speaks and accepts nothing but TLS. `accept` is for migration: it accepts both, tries TLS first, and
 continues in clear if that fails for any reason, which it reports. It does not protect against anyone who can change

@@ -123,7 +123,8 @@ class ClusterView:
         self._asked.set()
 
     def on_change(self, callback: Callable[[Changed], None]) -> None:
-        """Call `callback` on the loop after each change of the view. The first call reports everything."""
+        """Call `callback` on the loop after each change of the view from now on. What the view shows already is
+        reported only to callbacks that are registered before `start`."""
         self._callbacks.append(callback)
 
     def may(self, level: int) -> bool:

@@ -26,7 +26,7 @@ def test_what_is_not_said_is_not_sent(tmp_path: Path) -> None:
         "bootstrap": ["h:1", "h:2"],
         "forward_writes": False,
         "throttle": 5_000_000,
-        "credentials": {"security.protocol": "SASL_SSL", "sasl.jaas.config": 'x   y="=";'},
+        "credentials": {"security.protocol": "SASL_SSL", "sasl.jaas.config": 'x y="=";'},
     }
     assert link_fields(None, None, None, None, "unlimited", None) == {"throttle": 0}
     reverse = link_fields(None, None, None, None, None, None, properties)

@@ -1,7 +1,9 @@
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,6 +84,20 @@ async def test_it_makes_its_stream_and_reads_its_record_back(cluster: Any) -> No
     await client.close()
     assert cluster.admin("stream.show", {"path": STREAM})["ttl_ms"] == TTL_MS
     assert cluster.admin("topic.show", {"topic": TOPIC})["partitions"][0]["end"] >= 2
+
+
+async def test_a_topic_that_is_deleted_meanwhile_is_created_again(cluster: Any) -> None:
+    """A round without a topic probed nothing, and reported no error for ever."""
+    client = client_of(cluster.bootstrap)
+    probe = Probe(client, size=100)
+    await probe.prepare()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    (future,) = admin.delete_topics([TOPIC]).values()
+    await asyncio.to_thread(future.result, 30)
+    (result,) = await probe.round()
+    assert (result.partition, result.error) == (0, "")
+    assert result.roundtrip_s is not None
+    await client.close()
 
 
 async def test_a_cluster_that_is_not_there_is_an_error_at_first_and_a_failure_later(new_cluster: Any) -> None:

@@ -111,7 +111,7 @@ def test_a_word_of_a_hint_can_be_pasted_into_a_shell(word: str, shown: str) -> N
         (("status", "--bootstrap", "\udcff:1"), "--bootstrap: "),
         (("node", "add", "--label", "a=\udcff"), "--label: "),
         (("status", "--events", "9" * 40), "--events: it is at most"),
-        (("status", "--timeout", "inf"), "--timeout: inf is no number"),
+        (("status", "--timeout", "inf"), "--timeout: inf is not a number"),
         (("down", "--timeout", "1e300"), "--timeout: "),
         (("topic", "create", "t", "--partitions", str(2**31)), "--partitions"),
         (("produce", "t", "--partition", str(2**31)), "--partition"),

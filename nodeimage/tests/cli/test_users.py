@@ -60,7 +60,7 @@ def test_what_cannot_be_is_one_line_without_the_password(hr: Headrace, tmp_path:
     for content in (b"\xff" * 20, b"x" * 5_000):
         (tmp_path / "no-password").write_bytes(content)
         told = hr("user", "create", "cli-carol", "--password-file", str(tmp_path / "no-password")).refused()
-        assert "no password's file" in told
+        assert "is not a password file" in told
     assert hr("user", "create", "cli-carol", "--password-file", password, "--no-password").refused(code=2)
     assert hr("user", "alter", "cli-carol").refused(code=2)
     assert hr("user", "alter", "cli-carol", "--group", "a", "--no-groups").refused(code=2)

@@ -58,7 +58,7 @@ async def test_a_plain_listener_has_nothing_to_look_at(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_served_names_the_file_or_the_listener(listeners: TlsListeners) -> None:
-    with pytest.raises(HeadraceError, match=f"--listeners {listeners.file}: listener mutual: there is another"):
+    with pytest.raises(HeadraceError, match=f"--listeners {listeners.file}: listener mutual: another listener has"):
         read(listeners.file, taken=("mutual",))
     listeners.put("stranger", into="server", kinds=(".key",))
     with pytest.raises(HeadraceError, match=r"listener secure: the key in .* does not belong"):

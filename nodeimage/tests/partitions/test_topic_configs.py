@@ -157,7 +157,7 @@ class TestIncrementalChanges:
 
     @pytest.mark.parametrize("operation", [AlterOp.APPEND, AlterOp.SUBTRACT])
     def test_only_lists_are_appended_to(self, operation):
-        with pytest.raises(KafkaError, match="no list") as refused:
+        with pytest.raises(KafkaError, match="not a list") as refused:
             changed_by([("retention.ms", operation, "5")], policy=Policy(), overrides={})
         assert refused.value.code is Code.INVALID_CONFIG
 

@@ -65,6 +65,7 @@ def test_a_default_stream_is_said_or_not() -> None:
         ("listener", "it is not TOML"),
         ("", "it contains no listener"),
         ("listener = 3", "it contains no listener"),
+        ("listener = []", "it contains no listener"),
         ("listener = [3]", "it contains no listener"),
         ("[listener]\nname = 'a'", "it contains no listener"),
         ("[[listeners]]", "'listeners' is not known"),

@@ -1,12 +1,12 @@
 """The content of a StreamUser's Secret: all that a client needs, in the form that each kind of client reads. Pure.
 
-    bootstrap            the bootstrap address
-    user, password       with SCRAM
+    bootstrap, user      the bootstrap address, and the user's name
+    password             with a password
     user.crt, user.key   the user's certificate, with TLS; user.pem has both, in Java's form
     ca.crt               the authorities that clients trust
     client.properties    librdkafka's property names, which Headrace's own clients use too
-    java.properties      the Java clients' property names
-    sasl.jaas.config     the value of the Java clients' property of that name
+    java.properties      the Java clients' property names, in a cluster with security
+    sasl.jaas.config     with a password: the value of the Java clients' property of that name
 
 The properties name files below FOLDER, where StreamJobs mount the Secret.
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kit.cluster_nodes import Cluster
+from kit.cluster_nodes import Cluster, until
 from kit.linked_clusters import (
     STREAM,
     Linked,
@@ -35,6 +35,10 @@ def home_of(cluster: Cluster, topic: str) -> str:
     return cluster_id(cluster) if home is None else str(home["cluster"])
 
 
+def _leaders(cluster: Cluster, volume: str) -> set[int]:
+    return {each.leader for each in cluster.containers() if each.volume == volume}
+
+
 def test_links(linked: Linked, make_prometheus: MakePrometheus) -> None:
     prometheus = make_prometheus(60)
     (north,) = linked.start("north", count=2, options=(METRICS,))
@@ -46,6 +50,7 @@ def test_links(linked: Linked, make_prometheus: MakePrometheus) -> None:
     link(south, north)
     north.admin("volume.create", {"name": "single", "replicas": 1})
     call(north, "stream.create", path=SINGLE, policy={"volume": "single"})
+    until("each node leads a container of that volume", lambda: len(_leaders(north, "single")) == 2)
     make(north, f"{SINGLE}:t", partitions=4)
     fill(north, f"{SINGLE}:t", partitions=4)
     await_caught_up(south)

@@ -1,5 +1,6 @@
 """Runs the command line: within this process, or as a separate process, as a shell does."""
 
+import contextvars
 import io
 import json
 import os
@@ -75,7 +76,7 @@ def headrace(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Ca
             patched.setattr(sys, "stdout", out)
             patched.setattr(sys, "stderr", err)
             try:
-                code = exit_code(arguments)
+                code = contextvars.copy_context().run(exit_code, arguments)  # what it sets ends with it
             except SystemExit as end:
                 code = int(end.code or 0)
         return Ran(code, out.buffer.getvalue().decode(), err.getvalue())  # type: ignore[attr-defined]

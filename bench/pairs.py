@@ -33,8 +33,8 @@ status.storage.replication.factor={replicas}
 config.storage.replication.factor={replicas}
 refresh.topics.interval.seconds=5
 """
-"""Kafka's own connect-mirror-maker.properties, with our addresses and topics. Only the last line differs from its
-defaults (ten minutes): otherwise new topics would not be found before the measurement ends.
+"""Kafka's own connect-mirror-maker.properties, with our addresses, topics and number of replicas. Only the last line
+differs from its defaults (ten minutes): otherwise new topics would not be found before the measurement ends.
 """
 
 

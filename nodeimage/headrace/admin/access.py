@@ -237,7 +237,8 @@ def _unknown_as_json(place: UnknownPlace, text: str) -> dict[str, Any]:
 
 
 def _anonymous_warnings(read: Sequence[AccessExpression | None]) -> list[str]:
-    """Warnings about expressions that allow unauthenticated clients without saying so by `p`."""
+    """Warnings about expressions with `!` or `&` that allow unauthenticated clients, perhaps unintentionally. A plain
+    OR that does so names `p`, and gets none."""
     return [
         f"{each.text[:100]} lets in clients that have proved nothing, too: `p & !u:{ANONYMOUS} & ...` does not"
         for each in read

@@ -61,7 +61,8 @@ class GroupLag:
     most: int = 0
     """The records that the partition furthest behind lacks."""
     seconds: float | None = 0.0
-    """None: not known yet."""
+    """None: unknown, because its partitions are beyond those that LagHistory keeps. If some are known, the oldest of
+    these."""
     partitions: list[PartitionLag] = field(default_factory=list)
     """The first MAX_OF_A_GROUP partitions."""
     topics: dict[str, int] = field(default_factory=dict)
@@ -107,7 +108,8 @@ class GroupMetrics:
         self._states = states
         self._history = LagHistory()
         self.looked: Looked | None = None
-        """The last result; None if this node does not coordinate groups, or has not scanned them yet."""
+        """The last result; None if this node does not coordinate groups, or has not scanned them yet, or if the last
+        scan failed."""
 
     def start(self) -> None:
         """Scan repeatedly, as long as the node runs."""

@@ -1,6 +1,7 @@
 """The metrics of this node's links, computed periodically for scrapes, since a link may have 100,000 partitions.
 
-At most MAX_LINKS links are reported individually, those that are furthest behind first.
+At most MAX_LINKS links are reported, those that are furthest behind first; of the others only the number
+(`SERIES_DROPPED`).
 """
 
 import asyncio

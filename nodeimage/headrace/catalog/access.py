@@ -41,7 +41,7 @@ class AccessItem(Item, frozen=True):
 
 
 class AccessOutcome(NamedTuple):
-    """The outcome of one item. `object`: as given in the item; for a topic its full name."""
+    """The outcome of one item. `object`, if the item succeeded: as given in the item; for a topic its full name."""
 
     code: Code
     object: str = ""

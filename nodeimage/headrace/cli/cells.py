@@ -1,4 +1,5 @@
-"""Parses times and values from the cells of readings exactly: no digit is lost, and no time becomes another.
+"""Parses times and values from the cells of readings: values keep every digit, and times are rounded to the nearest
+millisecond, computed exactly.
 
 Times are milliseconds since 1970, in the years 1 to 9999; times outside the calendar are refused. Values are floats if
 these have every digit of the cell, otherwise decimal numbers. Pure functions, which know nothing of files.

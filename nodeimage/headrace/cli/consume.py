@@ -100,9 +100,9 @@ def consume(
 
 
 _headers_of = methodcaller("headers")
-"""Returns a message's headers. confluent-kafka's method may return a result and leave an exception set: callers must
-check for that, but the interpreter's specialised call (3.11) does not, so the exception would surface at some later
-point."""
+"""Calls a message's `headers()`. confluent-kafka's C code may return a result and leave an exception set. A call
+through `methodcaller` detects that and raises SystemError; the direct method call, which the interpreter specialises
+(3.11), does not, and the exception would surface at some later point."""
 
 
 class _Reading:

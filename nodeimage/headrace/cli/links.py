@@ -359,7 +359,20 @@ def _show_moved(moved: list[dict[str, Any]], output: OutputFormat) -> None:
     print_table(columns, rows, right=numbers)
     count = sum(bool(each["moved"]) for each in moved)
     note(f"moved {count} topic{'' if count == 1 else 's'}, {len(moved) - count} left as they were")
-    _fail_if_any(moved)
+    if problem := move_problem(moved):
+        raise HeadraceError(problem)
+
+
+def move_problem(moved: list[dict[str, Any]]) -> str:
+    """What is wrong with moved topics, "" if nothing is: how many could not be moved, how many were moved but are not
+    complete, and the first of each."""
+    found = [each for each in moved if each.get("error")]
+    failed = [each for each in found if not each["moved"]]
+    incomplete = [each for each in found if each["moved"]]
+    problems = [_problem(failed, of=moved, what="failed")] if failed else []
+    if incomplete:
+        problems.append(_problem(incomplete, of=moved, what="moved, but not completely"))
+    return "; ".join(problems)
 
 
 def move_row(moved: dict[str, Any]) -> dict[str, Any]:
@@ -371,7 +384,11 @@ def move_row(moved: dict[str, Any]) -> dict[str, Any]:
 def _fail_if_any(results: list[dict[str, Any]]) -> None:
     failed = [each for each in results if each.get("error")]
     if failed:
-        raise HeadraceError(f"{len(failed)} of {len(results)} failed: {failed[0]['topic']}: {failed[0]['error']}")
+        raise HeadraceError(_problem(failed, of=results, what="failed"))
+
+
+def _problem(found: list[dict[str, Any]], *, of: list[dict[str, Any]], what: str) -> str:
+    return f"{len(found)} of {len(of)} {what}: {found[0]['topic']}: {found[0]['error']}"
 
 
 # --- options, and output

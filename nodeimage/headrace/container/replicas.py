@@ -3,8 +3,9 @@
 Responsible for carrying out what the cluster store says: when a container's record changes, its replica becomes leader,
 follows (roles.py), or is removed; and for the one change that a leader makes itself, the in-sync set
 (in_sync_writer.py; invariants 3, 5, 6). It is notified of what happens to replicas (ReplicaEvents), and notifies other
-parts of the node (listeners.py). One task per replica applies its changes of role one after the other. One timer for
-all replicas sends heartbeats and checks for silent followers, only for the replicas that do not rest (pairs.py).
+parts of the node (listeners.py). One task per replica applies its changes of role one after the other. One timer sends
+heartbeats and checks for silence: one by one for the replicas that do not rest, and once per pair of nodes for those
+that rest (pairs.py).
 """
 
 import asyncio
@@ -339,7 +340,8 @@ class Replicas:
                     container_records.check_descent(record, known)
                 raise StoreSetBack(
                     f"the cluster store has no trace of a change of container {record.container_id} that others know: "
-                    "it is an old copy. Nothing is led; rebuild it with `headrace recover-store`"
+                    "it is an old copy. This node's replica of the container has stopped; rebuild the store with "
+                    "`headrace recover-store`"
                 )
         slot.set_back = False
         if better is not None and self._newer_reports.get(record.container_id) is better:
@@ -693,18 +695,18 @@ class Replicas:
         return max(replica_folder.listed(self._env.folder), default=ContainerId(0))
 
     async def unrecorded(
-        self, recorded: Collection[ContainerId], *, seen: bool = False
+        self, recorded: Collection[ContainerId], *, also_still_recorded: bool = False
     ) -> tuple[list[ContainerId], list[FoundReplica], list[str]]:
         """Return what is known of replicas here whose containers have no record in the store.
 
         The result is: the containers of which this node still sees a record or which it leads; the replicas of all
-        others (with `seen`, of these too); warnings about replicas that cannot be read.
+        others (with `also_still_recorded`, of these too); warnings about replicas that cannot be read.
         """
         lost = sorted(replica_folder.listed(self._env.folder).difference(recorded))
-        unseen = [each for each in lost if each in self._env.view.containers or each in self.led]
+        still_recorded = [each for each in lost if each in self._env.view.containers or each in self.led]
         found, warnings = [], []
         for container_id in lost:
-            if container_id in unseen and not seen:
+            if container_id in still_recorded and not also_still_recorded:
                 continue
             try:
                 told = await self._found(container_id)
@@ -713,7 +715,7 @@ class Replicas:
                 continue
             if told is not None:
                 found.append(told)
-        return unseen, found, warnings
+        return still_recorded, found, warnings
 
     async def _found(self, container_id: ContainerId) -> FoundReplica | None:
         """Return what `found_replica` finds, opening the log if it is not open.

@@ -58,7 +58,8 @@ def _conditions_of(observed: Observed, records: Iterable[ContainerRecord], now: 
 
 
 def forgettable(observed: Observed, now: float) -> list[ContainerId]:
-    """Return the deleted containers whose records can be removed, because every running node has seen them; by id."""
+    """Return the containers that have been deleted for `forget_after_s`, long enough for every running node to have
+    seen that; by id. Their records can be removed."""
     long_ago = now - observed.settings.forget_after_s
     containers = sorted(observed.inventory.deleted)
     return [each for each in containers if observed.since.get(deleted(each), now) <= long_ago]
@@ -90,7 +91,7 @@ def set_back(container: ContainerId) -> Condition:
 
 
 def apart(record: ContainerRecord) -> Condition:
-    """The catalog's leader does not hear some node that is alive."""
+    """The catalog's leader does not hear some node that is not dead."""
     return "apart", record.container_id, str(record.epoch)
 
 

@@ -10,9 +10,9 @@ serves) and is applied on this node. From then on the committed offsets and gene
 Each epoch has a new service: everything that an earlier service held in memory is in the catalog, or was never
 promised.
 
-Clients that look for the coordinator get a node only once that node confirms that it is the coordinator: this node's
-view may be old, and a client that reaches a wrong node twice gives up its commits (librdkafka), and its program sees
-an error.
+Clients that look for the coordinator get a node only once that node confirms that it coordinates or is about to, unless
+it does not answer (`_named_by`): this node's view may be old, and a client that reaches a wrong node twice gives up its
+commits (librdkafka), and its program sees an error.
 
 A coordinator that is out of touch with its followers may have been replaced without knowing it, so it answers nobody
 (invariant 16). Everything runs on the loop thread.

@@ -28,8 +28,8 @@ def why_not_safe(view: ClusterView, node: NodeId, *, heard: Collection[NodeId]) 
     """Which containers would refuse writes without this node, for lack of in-sync replicas that they could still gain;
     "": none.
 
-    A container that should have a single replica is not named, nor is one whose replicas are all in sync: waiting would
-    change nothing, though writes may stall while the node is away.
+    A container that should have a single replica is not named, nor is one whose other replicas are all in sync and
+    answer, unless it has none: waiting would change nothing, though writes may stall while the node is away.
     """
     needed = [
         record
@@ -53,7 +53,8 @@ def _others(record: ContainerRecord, node: NodeId, heard: Collection[NodeId]) ->
 
 
 def _least(record: ContainerRecord) -> int:
-    """How many other replicas have to be in sync: as many as writes need, or all if there are fewer."""
+    """How many other replicas have to be in sync: as many as writes need, or all if there are fewer; at least
+    one."""
     return max(1, min(record.min_in_sync, len(record.replicas) - 1))
 
 

@@ -24,7 +24,8 @@ MINIMA = {
     "connections_max_idle_ms": 1000,
     "metrics_topics": 0,
 }
-"""Smallest values of options. Below them a node would do nothing but create files and rolls."""
+"""Smallest values of options. With smaller chunks, containers or partitionlets a node would do nothing but create files
+and rolls."""
 AUDITED = (*map(str, Permission), LOGIN)
 """Actions that the audit can also record when they are allowed."""
 
@@ -129,7 +130,11 @@ def parse(arguments: Sequence[str]) -> Options:
         action="store_true",
         help="without --secure: accept unauthenticated clients at addresses other than loopback",
     )
-    parser.add_argument("--admin-port", type=int, help="health and metrics over HTTP")
+    parser.add_argument(
+        "--admin-port",
+        type=int,
+        help="health, metrics, and calls that change something, over HTTP; 0: a free port",
+    )
     parser.add_argument(
         "--metrics-port",
         type=int,

@@ -152,7 +152,9 @@ class StoreRecovery:
         return answer, decode_found(payload)
 
     async def _look_here(self, asked: Unrecorded) -> Told:
-        unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded), seen=asked.seen)
+        still_recorded, found, warnings = await self._replicas.unrecorded(
+            frozenset(asked.recorded), also_still_recorded=asked.seen
+        )
         if len(warnings) > WARNINGS:  # a frame's header has room for a few thousand
             warnings = [
                 *warnings[:WARNINGS],
@@ -165,7 +167,7 @@ class StoreRecovery:
             ]
         )
         set_back = self._replicas.set_back()
-        return UnrecordedFound(unseen=unseen, warnings=warnings, set_back=set_back, counters=counters), found
+        return UnrecordedFound(unseen=still_recorded, warnings=warnings, set_back=set_back, counters=counters), found
 
 
 def highest(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -6,11 +6,11 @@ can be appended to it, so what a load finds stays true until the load ends.
 Forgetting: partitions in a container that this node no longer leads leave memory at once.
 
 After a promotion the log may hold more than is committed: nothing is loaded before the container serves (invariants 2,
-8). This node's catalog may lag behind the log: a partitionlet that has a seal in the log takes no batch, whatever the
-catalog says. The catalog may also lag behind the freeing of expired records: a replica that was away, or was recreated,
-receives gaps in place of records and seals that have expired since. So a partitionlet of which the log holds nothing
-behind its last gap is loaded only once this node's catalog has everything that was committed before this node began to
-lead the container.
+8 in docs/architecture.md). This node's catalog may lag behind the log: a partitionlet that has a seal in the log takes
+no batch, whatever the catalog says. The catalog may also lag behind the freeing of expired records: a replica that was
+away, or was recreated, receives gaps in place of records and seals that have expired since. So a partitionlet of which
+the log holds nothing behind its last gap is loaded only once this node's catalog has everything that was committed
+before this node began to lead the container.
 """
 
 import asyncio
@@ -256,7 +256,8 @@ class Partitions:
         return refused
 
     def _is_uncertain(self, tail: Tail | Exception, chain: Chain, container: Leader) -> bool:
-        """Whether only the catalog knows where a partitionlet ends, and this node's catalog may be behind."""
+        """Whether the catalog has to catch up before a partitionlet without a seal is loaded: all rows were replaced,
+        perhaps by older ones; or only the catalog knows where the partitionlet ends, and this node's may be behind."""
         if not isinstance(tail, Tail) or tail.seal is not None or container.lost:
             return False
         if self._replacements != self._known_replacements:

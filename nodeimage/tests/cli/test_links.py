@@ -4,7 +4,7 @@ import pytest
 
 from headrace.base.errors import HeadraceError
 from headrace.base.properties import parse_properties
-from headrace.cli.links import link_fields, link_row, move_row, split_source
+from headrace.cli.links import link_fields, link_row, move_problem, move_row, split_source
 
 
 def test_a_source_is_addresses_and_a_path() -> None:
@@ -51,6 +51,18 @@ def test_what_was_not_replicated_may_be_unknown() -> None:
     assert move_row({"topic": "t", "moved": True, "not_replicated": None})["not_replicated"] == "unknown"
     assert move_row({"topic": "t", "moved": True, "not_replicated": 0})["not_replicated"] == 0
     assert move_row({"topic": "t", "moved": False, "not_replicated": None})["not_replicated"] is None
+
+
+def test_a_topic_that_was_moved_has_not_failed() -> None:
+    done = {"topic": "a", "moved": True, "error": None}
+    late = {"topic": "b", "moved": True, "error": "its partitions are not rolled yet"}
+    refused = {"topic": "c", "moved": False, "error": "there is no topic c"}
+    assert move_problem([done]) == ""
+    assert move_problem([late]) == "1 of 1 moved, but not completely: b: its partitions are not rolled yet"
+    assert move_problem([done, refused]) == "1 of 2 failed: c: there is no topic c"
+    assert move_problem([done, late, refused]) == (
+        "1 of 3 failed: c: there is no topic c; 1 of 3 moved, but not completely: b: its partitions are not rolled yet"
+    )
 
 
 def test_a_lag_is_shown_with_its_unit() -> None:

@@ -181,7 +181,7 @@ async def test_what_is_found_of_a_replica_that_is_being_cut_is_of_one_moment(
         return structs.replace(state, history=(*state.history, (Epoch(before + 3), Position(end - 1))))
 
     monkeypatch.setattr(lost_record.replica_folder, "read", of_later)
-    _, (told,), _ = await three.nodes[1].replicas.unrecorded(set(), seen=True)
+    _, (told,), _ = await three.nodes[1].replicas.unrecorded(set(), also_still_recorded=True)
     assert (told.end, told.last_epoch) == (end, before)
 
 
@@ -203,7 +203,7 @@ async def test_a_log_is_not_opened_to_be_looked_at_while_it_is_opened_for_a_role
 
     monkeypatch.setattr("headrace.container.replicas.found_replica", looked)
     async with replicas._folder_lock(made):
-        looking = asyncio.create_task(replicas.unrecorded(set(), seen=True))
+        looking = asyncio.create_task(replicas.unrecorded(set(), also_still_recorded=True))
         await asyncio.sleep(0.05)
         assert not opened
         slot.replica = replica

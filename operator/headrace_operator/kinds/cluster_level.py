@@ -1,7 +1,8 @@
 """A cluster's feature level: set as the resource asks, with a Secret that older images refuse once it is raised.
 
-The cluster raises its level by itself (headrace.control.level_raise). `auto` leaves that to the cluster; a number
-raises the level to it at once, and holds it there. In addition the operator keeps pods of an older version from
+The cluster raises its level by itself (headrace.control.level_raise). `auto` leaves that to the cluster, except
+that the level which security needs is requested at once if the resource enables security; a number raises the level to
+it at once, and holds it there. In addition the operator keeps pods of an older version from
 starting, even with an empty disk: the cluster record is then mounted from another Secret, in a format that they refuse.
 """
 

@@ -7,7 +7,7 @@ In a cluster without security there is only the Secret. With security:
 2. The user's groups and quotas are restored if they differ. The password, if the resource asks for one, is sent if the
    user has none, or if it differs from the one that was sent last, by its digest in the Secret. If the resource asks
    for none, the user's password is removed from the cluster.
-3. Deleting the resource deletes the user, so a finalizer holds it while the cluster can be reached.
+3. Deleting the resource deletes the user, so a finalizer holds it until the user is gone, or the StreamCluster is.
 """
 
 import base64
@@ -96,7 +96,7 @@ class Users(Kind[UserSpec]):
         except ApiError as error:
             if error.status not in REFUSALS:
                 raise
-            why = f"Secret {name} was refused: {error}: change what it names"
+            why = f"Kubernetes refused a request for Secret {name}: {error}: change what this error names"
             return [Condition("Reconciled", False, "Refused", why)], {}, REFUSED_AGAIN_S
         except (KafkaError, CertificateRefused) as error:
             return [Condition("Reconciled", False, "Refused", str(error))], {}, AGAIN_S

@@ -58,7 +58,7 @@ ELSEWHERE: Final = frozenset(
         Code.POLICY_VIOLATION,  # home is another cluster now
     }
 )
-"""Errors after which the leader is looked up again."""
+"""Errors of the home after which the batch is sent again, to the leader that is then found."""
 
 
 @dataclass(slots=True, eq=False)

@@ -54,12 +54,6 @@ class ByteRate:
         self.rate = rate
         self._bytes = TokenBucket(rate * BURST_S, now)
 
-    def set_rate(self, rate: int, now: float) -> None:
-        """Change the rate from `now` on."""
-        self._fill(now)
-        self.rate = rate
-        self._fill(now)
-
     def allowed(self, now: float) -> int | None:
         """Bytes that may be fetched now, possibly 0; None if there is no limit."""
         return max(0, int(self._fill(now))) if self.rate else None

@@ -7,8 +7,8 @@ topic's home. A state is remembered while its partition is tracked; a caller tha
 look it up again.
 
 A partition is pulled by the node that leads it, if its topic's home is elsewhere, or is here by an agreed move whose
-records have not all arrived; never before the copy is brought in line with that home; and never from a source that
-knows a lower home.
+records have not all arrived; never before the copy is brought in line with that home; and only from a source that
+knows the same home.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

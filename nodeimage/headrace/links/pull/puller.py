@@ -163,11 +163,6 @@ class Puller:
         self.state.resume(self._loop.time())
         self._wake()
 
-    def throttle(self, rate: int) -> None:
-        """Limit the link to `rate` bytes a second; 0 for no limit."""
-        self.state.fetching.byte_rate.set_rate(rate, self._loop.time())
-        self._wake()
-
     async def close(self) -> None:
         """Cancel everything in progress. Closing the source is left to its owner."""
         if not self._closed:

@@ -58,16 +58,6 @@ def test_a_throttled_link_takes_as_long_as_its_bytes_do() -> None:
     assert 200 * RECORD / 1000 - 1.0 <= driver.now - began <= 200 * RECORD / 1000 + 1.0
 
 
-def test_a_throttle_may_be_lifted() -> None:
-    driver = running(throttle=100)
-    (at,) = driver.source.partitions
-    driver.source.produce(at, 200)
-    driver.state.fetching.byte_rate.set_rate(0, driver.now)
-    began = driver.now
-    driver.run_until_idle()
-    assert driver.now - began < 1.0
-
-
 def test_a_source_that_gives_nothing_of_what_it_says_it_has_is_asked_more_and_more_seldom() -> None:
     driver = running()
     (at,) = driver.source.partitions

@@ -59,6 +59,8 @@ def tests_of(path: str) -> list[str]:
     name = rest[-1]
     if path.startswith(f"{tests}/"):
         return [path] if name.startswith("test_") else [str(PurePosixPath(path).parent)]
+    if not path.startswith(f"{code}/"):  # directly in the top folder
+        return [tests]
     inside = PurePosixPath(path).relative_to(code)
     for folder in list(inside.parents)[:-1]:  # the innermost package that has its own tests
         if (stages.ROOT / tests / folder).is_dir():

@@ -57,3 +57,18 @@ def test_each_test_is_of_one_stage() -> None:
     for has in (*itertools.product((False, True), repeat=len(marks)), ()):
         known = {**dict.fromkeys(marks, False), **dict(zip(marks, has, strict=False)), "simulator": not has}
         assert sum(eval(expression, {}, known) for expression in chosen) == 1, known
+
+
+@pytest.mark.parametrize(
+    ("path", "tests"),
+    [
+        ("spark/job.py", ["spark/tests"]),
+        ("spark/headrace_spark/job/__main__.py", ["spark/tests/job"]),
+        ("spark/headrace_spark/offsets.py", ["spark/tests"]),
+        ("bench/pairs.py", ["bench/tests"]),
+        ("nodeimage/headrace/cli/cells.py", ["nodeimage/tests/cli"]),
+        ("nodeimage/tests/cli/test_cells.py", ["nodeimage/tests/cli/test_cells.py"]),
+    ],
+)
+def test_every_changed_file_of_python_has_tests_to_run(path: str, tests: list[str]) -> None:
+    assert gate_script("check").tests_of(path) == tests

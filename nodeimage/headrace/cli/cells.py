@@ -159,8 +159,10 @@ def looks_like_time(cell: Any, time_format: str | None = None) -> bool:
     """Whether the cell is certainly a time; a small number is not."""
     if time_format is None:
         number: Any = number_of(cell.strip()) if isinstance(cell, str) else cell
-        if isinstance(number, (int, float, Decimal)) and not abs(Decimal(number)) >= SMALL_TIME:
-            return False
+        if isinstance(number, (int, float, Decimal)):
+            exact = Decimal(number)
+            if exact.is_nan() or exact.copy_abs() < SMALL_TIME:
+                return False
     try:
         parse_time(cell, time_format)
     except BadReadings:
@@ -216,9 +218,10 @@ def _millis(moment: datetime) -> int:
 
 
 def _epoch_millis(number: Decimal, cell: object) -> int:
-    if number.is_nan() or not abs(number) < TIME_LIMIT:
+    size = number.copy_abs()  # abs() rounds, and fails for huge exponents
+    if number.is_nan() or not size < TIME_LIMIT:
         raise BadReadings(f"{cell!r} is not a time")
-    power = next(power for limit, power in EPOCH_UNITS if abs(number) >= limit)
+    power = next(power for limit, power in EPOCH_UNITS if size >= limit)
     return in_calendar(_rounded(number, power), cell)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.cells import LAST_MS, Instant, number_of, parse_value
+from headrace.cli.cells import LAST_MS, Instant, looks_like_time, number_of, parse_value
 from headrace.cli.readings import BadReadings, parse_time
 
 
@@ -80,8 +80,17 @@ def test_every_moment_of_the_calendar_is_exact(moment: datetime) -> None:
         2**200,
         Decimal("1e500"),
         1e308,
+        "1e9999999",  # beyond the exponents of decimal's default context
+        "-1e9999999",
     ],
 )
 def test_a_time_that_no_calendar_has_is_refused(cell: Any) -> None:
     with pytest.raises(BadReadings):
         parse_time(cell)
+
+
+@pytest.mark.parametrize(
+    "cell", [float("nan"), Decimal("NaN"), Decimal("sNaN"), float("inf"), "nan", "1e9999999", "-1e9999999", 10**400]
+)
+def test_what_can_be_no_time_does_not_look_like_one(cell: Any) -> None:
+    assert not looks_like_time(cell)

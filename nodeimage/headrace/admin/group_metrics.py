@@ -70,10 +70,11 @@ class GroupLag:
 
     def add(self, row: CommittedOffsetRow, records: int, seconds: float | None) -> None:
         """Add a partition that is `records` behind; the oldest of them has existed for `seconds`, None if unknown."""
-        if self.seconds is None or not (self.partitions or self.records):
-            self.seconds = seconds
-        elif seconds is not None:
-            self.seconds = max(self.seconds, seconds)
+        if records:  # one that has nothing to consume says nothing about the others
+            if self.seconds is None or not self.records:
+                self.seconds = seconds
+            elif seconds is not None:
+                self.seconds = max(self.seconds, seconds)
         self.records += records
         self.most = max(self.most, records)
         topic = shown_name(row.stream, row.name)

@@ -122,7 +122,16 @@ def test_the_furthest_behind_come_first() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "told"),
-    [([], 0.0), ([None], None), ([None, 3.0], 3.0), ([7.0, None, 3.0], 7.0), ([0.0, 0.0], 0.0)],
+    [
+        ([], 0.0),
+        ([None], None),
+        ([None, 3.0], 3.0),
+        ([7.0, None, 3.0], 7.0),
+        ([0.0, 0.0], 0.0),
+        ([0.0, None], None),
+        ([None, 0.0], None),
+        ([0.0, None, 3.0, 0.0], 3.0),
+    ],
 )
 def test_a_group_is_as_late_as_the_oldest_that_is_known(seconds: list[float | None], told: float | None) -> None:
     group = GroupLag("g")

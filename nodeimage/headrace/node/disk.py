@@ -63,15 +63,15 @@ class NodeDisk:
         loop = asyncio.get_running_loop()
         try:
             self.used, left = await loop.run_in_executor(self._executor, self._room.measure)
+            self.total = self.used + left
+            enough = (ROOMY_CHUNKS if self.full else FULL_CHUNKS) * self._chunk_bytes
+            if self.full and not refused and left >= enough:
+                refused = not await loop.run_in_executor(self._executor, self._room.has, enough)
         except (HeadraceError, OSError) as error:
             self._room.refused = self._room.refused or refused
             self._due = time.monotonic() + LOOK_S
             log.warning("the disk could not be checked", reason=str(error))
             return
-        self.total = self.used + left
-        enough = (ROOMY_CHUNKS if self.full else FULL_CHUNKS) * self._chunk_bytes
-        if self.full and not refused and left >= enough:
-            refused = not await loop.run_in_executor(self._executor, self._room.has, enough)
         self.full = refused or left < enough
         nearly = self.full or left < 4 * ROOMY_CHUNKS * self._chunk_bytes
         self._due = time.monotonic() + (NEARLY_S if nearly else LOOK_S)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
@@ -25,8 +26,11 @@ class Room:
         self.used = 0
         self.refused = False
         self.quota_left = 10_000
+        self.fault: OSError | None = None
 
     def has(self, length: int) -> bool:
+        if self.fault is not None:
+            raise self.fault
         return length <= self.quota_left
 
     def measure(self) -> tuple[int, int]:
@@ -100,6 +104,26 @@ async def test_what_no_figure_tells_of_keeps_it_full_until_a_file_gets_its_bytes
             room.quota_left = quota_left
             await look(disk)
             assert told == expected, quota_left
+
+
+async def test_a_disk_that_fails_is_looked_at_again_later_and_stays_full() -> None:
+    room, told = Room(), []
+
+    async def tell(full: bool) -> None:
+        told.append(full)
+
+    with ThreadPoolExecutor(1) as executor:
+        disk = NodeDisk(cast(DiskRoom, room), chunk_bytes=CHUNK, executor=executor, tell=tell)
+        room.used = 9_999
+        await look(disk)
+        room.used, room.fault = 0, OSError(errno.EIO, "the disk fails")
+        began = time.monotonic()
+        await look(disk)
+        assert disk._due >= began + LOOK_S
+        room.fault = None
+        assert told == [True]
+        await look(disk)
+        assert told == [True, False]
 
 
 def test_a_real_folder_has_the_bytes_that_a_file_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,13 +106,20 @@ class AccessCalls:
         outcomes: Sequence[AccessOutcome] = await submit_within(
             self._catalog, SetAccess(items=items, now=now()), timeout_ms=0
         )
+        gone: list[KafkaError] = []
         for (kind, name, permission), outcome in zip(places, outcomes, strict=True):
             if outcome.code is not Code.NONE:
-                raise KafkaError(outcome.code, f"{written(kind, name)} is gone: its {permission} was not set")
+                why = f"{written(kind, name)} is gone: its {permission} was not set"
+                gone.append(KafkaError(outcome.code, why))
+                continue
             log.info("access expression set", object=written(kind, name), permission=str(permission))
             text = places[(kind, name, permission)]
             what = f"{permission} is {text!r}" if text is not None else f"{permission} is inherited"
             self._changes.note(caller, Change.ACCESS, name, what, api="access.set", kind=kind)
+        if gone:
+            done = len(outcomes) - len(gone)
+            rest = f"; {done} of {len(outcomes)} expressions were" if len(outcomes) > 1 else ""
+            raise KafkaError(gone[0].code, f"{gone[0]}{rest}")
         warnings = await self._changes.warnings(each for each in read if each is not None)
         return {
             "items": [_as_json(Rule(*place, text or ""), text) for place, text in places.items()],

@@ -1,10 +1,13 @@
 """Admin calls on access expressions: set, list, show with what is inherited, explain."""
 
+from typing import Any
+
 import pytest
 
+from headrace.admin import access
 from headrace.base.errors import Code
 from headrace.node.parts import NodeParts
-from kit.access import principal
+from kit.access import AuditTold, principal
 from kit.admin_calls import create
 from kit.callers import PASSWORD, Callers
 from kit.parts import Ask
@@ -95,6 +98,27 @@ async def test_an_expression_that_lets_in_the_unknown_by_a_negation_is_warned_of
     (warning,) = (await callers.access("root", {"/plant/flow": {"produce": "!u:root"}}))["warnings"]
     assert "proved nothing" in warning
     assert (await callers.access("root", {"/plant/flow": {"produce": "p"}}))["warnings"] == []
+
+
+async def test_what_is_set_beside_an_object_that_is_deleted_meanwhile_is_in_the_audit(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await callers.call("root", "stream.create", path="/gone")
+    submit = access.submit_within
+
+    async def late(*arguments: Any, **options: Any) -> Any:
+        await callers.call("root", "stream.delete", path="/gone")
+        return await submit(*arguments, **options)
+
+    audit = AuditTold(callers.parts)
+    monkeypatch.setattr(access, "submit_within", late)
+    names = ("/plant/*", "/gone", "/plant/flow")
+    items = [{"object": name, "permission": "produce", "expression": "u:root"} for name in names]
+    error = await callers.fails("root", "access.set", items=items)
+    assert error.code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert str(error) == "/gone is gone: its produce was not set; 2 of 3 expressions were"
+    told = [(each["kind"], each["name"], each["reason"]) for each in audit.events if each["action"] == "access"]
+    assert told == [("prefix", "/plant", "produce is 'u:root'"), ("stream", "/plant/flow", "produce is 'u:root'")]
 
 
 async def test_explained_with_the_groups_of_catalog_and_token(callers: Callers) -> None:

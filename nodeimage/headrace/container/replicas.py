@@ -510,7 +510,8 @@ class Replicas:
                         leader.state.stood_still(late)
                     self._pairs.stood_still(late)
                     self._stir_all()
-                self._look_at_states()
+                self._refresh_states()
+                self._check_in_turn()
                 self._look_after(beats=self._ticks % BEAT_EVERY == 0)
             except Exception:
                 log.exception("the replicas' timer failed unexpectedly")
@@ -568,13 +569,18 @@ class Replicas:
         for leader in self.led.values():
             leader.stir()
 
-    def _look_at_states(self) -> None:
+    def _refresh_states(self) -> None:
         if len(self._slots) <= LOOKED_AT:
             return  # `teller` refreshes all states
         if not self._active_round:
             self._active_round = list(self._active)
         for _ in range(min(len(self._active_round), max(LOOKED_AT, len(self._active) // 10))):
             self._note(self._active_round.pop())
+
+    def _check_in_turn(self) -> None:
+        """Have the next replicas looked after, even if they rest."""
+        if len(self._slots) <= LOOKED_AT and self._ticks % (ROUND_TICKS // LOOKED_AT):
+            return  # one at a time is enough to check all in ROUND_TICKS
         if not self._full_round:
             self._full_round = list(self._slots)
         for _ in range(min(len(self._full_round), 1 + len(self._slots) // ROUND_TICKS)):

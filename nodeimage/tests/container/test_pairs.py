@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from headrace.base.errors import StorageFull
-from headrace.container import follower, pairs
+from headrace.container import follower, pairs, replicas
 from headrace.container.follower import Follower
+from headrace.container.in_sync_writer import InSyncWriter
 from headrace.container.leader import Leader
 from headrace.container.pair_roster import LeadersRoster
 from headrace.peer.messages import PAIRS_VERSION, Commit, PairUp, Resting
@@ -89,6 +90,21 @@ async def test_what_is_written_to_a_container_at_rest_is_committed_and_it_rests_
         assert not container.rests
     await at_rest(three, container)
     assert three.payloads(2, container.id) == [b"first", b"second", b"third"]
+
+
+async def test_what_no_event_reports_of_a_container_at_rest_is_found_with_few_replicas_too(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "ROUND_TICKS", 64)
+    containers = [await three.led(await three.create(replicas=3, min_in_sync=2)) for _ in range(2)]
+    for container in containers:
+        await at_rest(three, container)
+    with monkeypatch.context() as unsettled:
+        unsettled.setattr(InSyncWriter, "is_settled", lambda *_: False)
+        for container in containers:
+            await until(lambda container=container: not container.rests or None, limit_s=20)  # type: ignore[misc]
+    for container in containers:
+        await at_rest(three, container)
 
 
 async def test_a_follower_that_is_stuck_is_let_go_while_its_node_speaks_for_others(

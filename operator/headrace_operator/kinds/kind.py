@@ -177,10 +177,8 @@ class Kind(ABC, Generic[S]):
             if why and is_ending(self._cache, body["metadata"]["namespace"]):
                 await self._kube.tell(body, reason="NotDeleted", message=f"left in the cluster: {why}", warning=True)
             elif why:
-                refused = Condition(
-                    "Reconciled", False, "NotDeleted", f"{why}; with reclaimPolicy Retain it is left as it is"
-                )
-                await self._report(body, [refused], {})
+                hint = "; with reclaimPolicy Retain it is left as it is" if hasattr(spec, "reclaim_policy") else ""
+                await self._report(body, [Condition("Reconciled", False, "NotDeleted", why + hint)], {})
                 return END_AGAIN_S
             await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])

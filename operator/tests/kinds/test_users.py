@@ -180,6 +180,7 @@ async def test_with_the_resource_the_user_goes(secure: World) -> None:
     secure.api.remove("StreamUser", "alice")
     await secure.once(ALICE)
     assert secure.condition("StreamUser", "alice")[1] == "NotDeleted"
+    assert "reclaimPolicy" not in secure.condition("StreamUser", "alice")[2], "it has none"
     secure.cluster.away = False
     await secure.run(ALICE)
     assert not secure.api.find("StreamUser")

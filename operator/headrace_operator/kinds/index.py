@@ -90,6 +90,10 @@ class Index:
             return ()
         return tuple(each for each in self._by_thing[spoken.thing] if each != key)
 
+    def declaring(self, kind: str, cluster: Key, name: str) -> Collection[Key]:
+        """Return the resources of a kind that declare the object of a name in a cluster."""
+        return tuple(self._by_thing.get((kind, cluster, name), ()))
+
     def _forget(self, key: Key) -> None:
         spoken = self._of.pop(key, None)
         if spoken is None:

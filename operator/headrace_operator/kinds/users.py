@@ -7,12 +7,14 @@ In a cluster without security there is only the Secret. With security:
 2. The user's groups and quotas are restored if they differ. The password, if the resource asks for one, is sent if the
    user has none, or if it differs from the one that was sent last, by its digest in the Secret. If the resource asks
    for none, the user's password is removed from the cluster.
-3. Deleting the resource deletes the user, so a finalizer holds it until the user is gone, or the StreamCluster is.
+3. Deleting the resource deletes the user, so a finalizer holds it until the user is gone, or the StreamCluster is. If
+   `user` changes, the former user is deleted. The marks of the Secret tell which users are the resource's; if
+   `secretName` changes, those of the former Secret, until that is deleted.
 """
 
 import base64
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -53,6 +55,19 @@ TOLD: Final = f"{GROUP}/told-password"
 
 
 @dataclass(frozen=True, slots=True)
+class _Secrets:
+    """The Secrets of a resource that exist: that of its name, and that of its former name until it is deleted."""
+
+    present: Manifest | None
+    former: Manifest | None
+
+    @property
+    def last(self) -> Manifest | None:
+        """The Secret that was written last."""
+        return self.former if self.present is None else self.present
+
+
+@dataclass(frozen=True, slots=True)
 class _Wanted:
     """The resolved resource."""
 
@@ -82,15 +97,15 @@ class Users(Kind[UserSpec]):
         try:
             cluster, of, bootstrap = resolve(self._cache, body, spec.cluster_ref)
             check_oldest(self._cache, self._index, body)
-            present = await self._kube.get("v1", "Secret", meta["namespace"], name)
-            if present is not None and not _is_ours(present, body):
+            secrets = await self._secrets(body, name)
+            if secrets.present is not None and not _is_ours(secrets.present, body):
                 raise Unresolved("SecretTaken", f"Secret {name} is somebody else's: name another with secretName")
-            wanted = await self._wanted(body, spec, cluster, of, present)
+            wanted = await self._wanted(body, spec, cluster, of, secrets.last)
             if of.security.enabled:
-                await self._secured(body, spec, bootstrap, name, present, wanted)
+                await self._secured(body, spec, bootstrap, name, secrets, wanted)
             else:
                 await self._kube.apply(_secret(body, name, wanted.entry, {}))
-            await self._drop_former(body, name)
+            await self._drop_former(secrets)
         except Unresolved as error:
             return [error.condition], {}, AGAIN_S
         except ApiError as error:
@@ -111,17 +126,12 @@ class Users(Kind[UserSpec]):
     async def _unmake(self, bootstrap: str, body: Body, spec: UserSpec) -> None:
         user = _user(body, spec)
         _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
-        name = spec.secret_name or body["metadata"]["name"]
-        present = await self._kube.get("v1", "Secret", body["metadata"]["namespace"], name)
-        if not cluster.security.enabled or not _has_made(present, body, user):
+        if not cluster.security.enabled:
             return
-        if spec.quotas != Quotas():
-            await alter_quotas(self._admin, bootstrap, user, Quotas())
-        try:
-            await self._admin.call(bootstrap, "user.delete", {"name": user})
-        except KafkaError as error:
-            if error.code is not Code.RESOURCE_NOT_FOUND:
-                raise
+        made = _made(await self._secrets(body, spec.secret_name or body["metadata"]["name"]), body)
+        await self._delete_former_users(bootstrap, body, spec, made)
+        if user in made:
+            await self._delete_user(bootstrap, user, has_quotas=spec.quotas != Quotas())
 
     # --- resolution
 
@@ -229,21 +239,22 @@ class Users(Kind[UserSpec]):
         spec: UserSpec,
         bootstrap: str,
         name: str,
-        present: Manifest | None,
+        secrets: _Secrets,
         wanted: _Wanted,
     ) -> None:
         entry = wanted.entry
         shown = await self._shown(bootstrap, entry.user)
-        is_made = _has_made(present, body, entry.user)
-        if shown is not None and not is_made:
+        made = _made(secrets, body)
+        if shown is not None and entry.user not in made:
             raise Unresolved(
                 "UserTaken",
                 f"the cluster has a user {entry.user} that is not this resource's: delete it with `headrace user "
                 f"delete {entry.user}`, or name another with spec.user",
             )
+        await self._delete_former_users(bootstrap, body, spec, made)  # before the mark names another
         notes = {MADE: _mark(body, entry.user)}
         mark = digest([entry.user, entry.password]) if wanted.scram else ""
-        told = annotation(present, TOLD) if present is not None else ""
+        told = annotation(secrets.last, TOLD) if secrets.last is not None else ""
         if told and wanted.scram and not wanted.forced:
             notes[TOLD] = told
         await self._kube.apply(_secret(body, name, entry, notes))  # first, so that no password is lost
@@ -274,15 +285,41 @@ class Users(Kind[UserSpec]):
             return None
         return found
 
-    async def _drop_former(self, body: Body, name: str) -> None:
-        """Delete this user's Secret of a former name: nobody would look for its password there."""
+    async def _delete_former_users(self, bootstrap: str, body: Body, spec: UserSpec, made: Collection[str]) -> None:
+        """Delete the users that this resource has made and no longer declares, except those that somebody deleted and
+        other resources have made since.
+        """
+        cluster = cluster_key(body, spec.cluster_ref)
+        for user in sorted(set(made) - {_user(body, spec)}):
+            others = map(self._cache.get, self._index.declaring(self.name, cluster, user))
+            if not any(other is not None and (other.get("status") or {}).get("user") == user for other in others):
+                await self._delete_user(bootstrap, user, has_quotas=True)
+
+    async def _delete_user(self, bootstrap: str, user: str, *, has_quotas: bool) -> None:
+        if has_quotas:
+            await alter_quotas(self._admin, bootstrap, user, Quotas())
+        try:
+            await self._admin.call(bootstrap, "user.delete", {"name": user})
+        except KafkaError as error:
+            if error.code is not Code.RESOURCE_NOT_FOUND:
+                raise
+
+    # --- Secrets
+
+    async def _secrets(self, body: Body, name: str) -> _Secrets:
+        namespace = str(body["metadata"]["namespace"])
+        present = await self._kube.get("v1", "Secret", namespace, name)
         former = (body.get("status") or {}).get("secret")
         if not former or former == name:
-            return
-        namespace = str(body["metadata"]["namespace"])
-        present = await self._kube.get("v1", "Secret", namespace, str(former))
-        if present is not None and _is_ours(present, body):
-            await self._kube.delete("v1", "Secret", namespace, str(former), uid=present["metadata"].get("uid"))
+            return _Secrets(present, None)
+        found = await self._kube.get("v1", "Secret", namespace, str(former))
+        return _Secrets(present, found if found is not None and _is_ours(found, body) else None)
+
+    async def _drop_former(self, secrets: _Secrets) -> None:
+        """Delete this user's Secret of a former name: nobody would look for its password there."""
+        if secrets.former is not None:
+            meta = secrets.former["metadata"]
+            await self._kube.delete("v1", "Secret", meta["namespace"], meta["name"], uid=meta.get("uid"))
 
 
 def _user(body: Body, spec: UserSpec) -> str:
@@ -293,9 +330,14 @@ def _mark(body: Body, user: str) -> str:
     return f"{user} {body['metadata']['uid']}"
 
 
-def _has_made(secret: Manifest | None, body: Body, user: str) -> bool:
-    """Return whether a user belongs to this resource."""
-    return secret is not None and _is_ours(secret, body) and annotation(secret, MADE) == _mark(body, user)
+def _made(secrets: _Secrets, body: Body) -> Collection[str]:
+    """Return the users that belong to this resource, by the marks of its Secrets."""
+    marks = [
+        annotation(each, MADE).rpartition(" ")
+        for each in (secrets.present, secrets.former)
+        if each is not None and _is_ours(each, body)
+    ]
+    return {user for user, _, uid in marks if user and uid == body["metadata"]["uid"]}
 
 
 def _is_ours(present: Manifest, body: Body) -> bool:

@@ -188,6 +188,65 @@ async def test_with_the_resource_the_user_goes(secure: World) -> None:
     assert secure.cluster.quotas["alice"] == {}
 
 
+async def test_with_the_resource_the_user_goes_even_if_its_secret_has_just_another_name(secure: World) -> None:
+    await declared(secure)
+    secure.declare("StreamUser", "alice", {**REF, "secretName": "alice-kafka"})
+    secure.api.remove("StreamUser", "alice")
+    await secure.run(ALICE)
+    assert not secure.api.find("StreamUser")
+    assert "alice" not in secure.cluster.users
+
+
+async def test_the_user_of_a_secret_that_gets_another_name_stays_with_its_password(secure: World) -> None:
+    before = await declared(secure)
+    await secure.run(secure.declare("StreamUser", "alice", {**REF, "secretName": "alice-kafka"}))
+    assert secure.condition("StreamUser", "alice")[0] == "True"
+    assert not [each for each in secure.api.find("Secret") if each["metadata"]["name"] == "alice"]
+    after = decoded(secure.api.one("Secret", "alice-kafka"))
+    assert after["password"] == before["password"] == secure.cluster.users["alice"]["password"]
+
+
+@pytest.mark.parametrize("more", [{}, {"secretName": "of-bob"}], ids=["alone", "with its Secret"])
+async def test_a_user_of_another_name_takes_the_place_of_the_former(secure: World, more: dict[str, str]) -> None:
+    await declared(secure, quotas={"consumerByteRate": 7})
+    await secure.run(secure.declare("StreamUser", "alice", {**REF, "user": "bob", **more}))
+    assert secure.condition("StreamUser", "alice")[0] == "True"
+    assert "alice" not in secure.cluster.users
+    assert secure.cluster.quotas["alice"] == {}
+    held = decoded(secure.api.one("Secret", more.get("secretName", "alice")))
+    assert secure.cluster.users["bob"] == {"groups": [], "password": held["password"]}
+    secure.api.remove("StreamUser", "alice")
+    await secure.run(ALICE)
+    assert "bob" not in secure.cluster.users
+
+
+async def test_a_user_stays_until_the_one_that_takes_its_place_can_be_made(secure: World) -> None:
+    secure.cluster.users["bob"] = {"groups": ["admins"], "password": "bob's own"}
+    await declared(secure)
+    await secure.run(secure.declare("StreamUser", "alice", {**REF, "user": "bob"}))
+    assert secure.condition("StreamUser", "alice")[1] == "UserTaken"
+    assert secure.cluster.users["alice"]["password"] == decoded(secure.api.one("Secret", "alice"))["password"]
+    secure.api.remove("StreamUser", "alice")
+    await secure.run(ALICE)
+    assert not secure.api.find("StreamUser")
+    assert list(secure.cluster.users) == ["bob"]
+
+
+async def test_a_former_user_that_another_resource_has_made_since_is_left_to_it(secure: World) -> None:
+    secure.cluster.users["bob"] = {"groups": ["admins"], "password": "bob's own"}
+    await declared(secure)
+    await secure.run(secure.declare("StreamUser", "alice", {**REF, "user": "bob"}))
+    del secure.cluster.users["alice"]
+    await secure.run(secure.declare("StreamUser", "second", {**REF, "user": "alice"}))
+    assert secure.condition("StreamUser", "second")[0] == "True"
+    password = secure.cluster.users["alice"]["password"]
+    del secure.cluster.users["bob"]
+    await secure.run(ALICE)
+    assert secure.condition("StreamUser", "alice")[0] == "True"
+    assert secure.cluster.users["alice"]["password"] == password
+    assert "bob" in secure.cluster.users
+
+
 async def test_a_listener_that_is_not_there_is_a_condition(secure: World) -> None:
     await secure.run(secure.declare("StreamUser", "alice", {**REF, "listener": "secure"}))
     assert secure.condition("StreamUser", "alice")[1] == "NoListener"

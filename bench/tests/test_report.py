@@ -50,14 +50,14 @@ def test_an_absolute_goal_needs_no_kafka() -> None:
     assert report.line(result([], [400.0], row=row), row).reached is False
 
 
-def test_an_absolute_goal_may_be_a_least_figure() -> None:
+def test_an_absolute_goal_may_be_a_minimum() -> None:
     row = Row("create", "create", "per_s", "topics/s", above=5_000.0)
     assert report.line(result([], [5_000.0], row=row), row).reached is True
     assert report.line(result([], [4_999.0], row=row), row).reached is False
     assert "| 5,000 topics/s | yes |" in report.table([report.line(result([], [5_000.0], row=row), row)], heading="")
 
 
-def test_failed_runs_are_told_and_not_paired() -> None:
+def test_failed_runs_are_reported_and_not_paired() -> None:
     line = report.line(result([10.0, None, 10.0], [20.0, 500.0, 20.0]), RATE)
     assert (line.ratio, line.runs) == (2.0, 2)
     assert line.note == "kafka failed in 1 of 3 runs: kafka fell / over"
@@ -93,7 +93,7 @@ def test_scenarios_and_their_rows_have_names_of_their_own() -> None:
         assert len({row.key for row in scenario.rows}) == len(scenario.rows)
 
 
-def test_shares_of_a_core_are_told_to_a_hundredth_of_a_per_cent() -> None:
+def test_shares_of_a_core_are_shown_to_a_hundredth_of_a_per_cent() -> None:
     assert report.figure(0.504, "%") == "0.50 %"
 
 

@@ -98,7 +98,7 @@ def mean_record_bytes(
             continue
         for topic in response.topics:
             for result in topic.partitions:
-                mean = _mean_bytes(_only(result.records))
+                mean = _mean_bytes(_contiguous(result.records))
                 if mean is not None:
                     sizes[topic.topic or "", result.partition] = mean
     return sizes
@@ -182,6 +182,7 @@ class _RangeReader:
     def _receive(self, node: int, group: list[_Progress]) -> list[_Decoding]:
         """Return the records in the response, in the order of the request, and advance the positions."""
         try:
+            # Valid until the next answer of this node: `batches` decodes it before it receives again.
             answer = self._cluster.to_node(node).receive(passing=True)
             response = fetch.decode_response(answer, 0, VERSION)
         except BROKEN as error:
@@ -201,7 +202,7 @@ class _RangeReader:
             if result.preferred_replica >= 0 and result.preferred_replica != node:
                 one.replica = result.preferred_replica
                 continue
-            records = _only(result.records)
+            records = _contiguous(result.records)
             following = _following(records, one.position)
             if following > one.position:
                 aborted = [AbortedTransaction(*pair) for pair in result.aborted or ()]
@@ -321,7 +322,7 @@ def fetch_request(
     return fetch.encode_request(VERSION, request)
 
 
-def _only(records: Sequence[bytes | bytearray | memoryview]) -> memoryview:
+def _contiguous(records: Sequence[bytes | bytearray | memoryview]) -> memoryview:
     if len(records) == 1:
         return memoryview(records[0])
     return memoryview(b"".join(records))

@@ -22,6 +22,8 @@ ACCEPTED = ("key", "value", "topic", "partition", "headers", "timestamp")
 LARGE = pa.large_binary()
 UNKEYED_RUN_BYTES = 16 << 20
 """A task's rows without a key go to one partition, and to one more for each multiple of this many bytes."""
+BATCH_OVERHEAD_BYTES = 64
+"""At least the size of a record batch's header, which every part needs besides its rows."""
 
 Int64s = npt.NDArray[np.int64]
 
@@ -105,7 +107,7 @@ def parts(columns: Columns, *, limit: int) -> list[Columns]:
     with more than `limit` bytes of rows is split by row number, and a row larger than that forms its own part.
     """
     sizes = record_sizes(columns)
-    if int(sizes.sum()) + 64 <= limit:
+    if int(sizes.sum()) + BATCH_OVERHEAD_BYTES <= limit:
         return [columns]
     hashes = _identity(columns)
     order = np.argsort(hashes, kind="stable")
@@ -118,7 +120,7 @@ def parts(columns: Columns, *, limit: int) -> list[Columns]:
             size = int(sizes[piece].sum())
             if size > room:
                 found.append([])
-                room = limit - 64
+                room = limit - BATCH_OVERHEAD_BYTES
             found[-1].append(piece)
             room -= size
     return [columns.take(np.sort(np.concatenate(pieces))) for pieces in found]

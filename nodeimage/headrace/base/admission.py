@@ -9,8 +9,7 @@ A connection that is new for longer than `NEW_S` is closed in any case.
 
 One address may have at most `most_of_address` connections, so that it cannot take all places; at this limit only new
 connections make way, not idle ones. All addresses of a /64 network of IPv6 count as one, since one client may have them
-all. Loopback addresses have `LOCAL` places beyond the total limit, for administrators
-who look for a fault.
+all. Loopback addresses have `LOCAL` places beyond the total limit, for administrators who look for a fault.
 
 The cost per connection is constant. Refusals are counted, and logged once in `LOG_EVERY_S`, with their number. For the
 loop thread only.

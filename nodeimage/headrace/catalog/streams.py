@@ -136,14 +136,14 @@ def require_stream(connection: sqlite3.Connection, path: str) -> StreamRow:
 
 def _take_stream(connection: Tables) -> tuple[int, int]:
     """Take a number that no stream has, with the first serial for its partitionlets. Raises KafkaError."""
-    recovered = counter(connection, "first_serial") or 1
+    least_serial = counter(connection, "first_serial") or 1  # above the serials of streams that a recovery lost
     if needed_counter(connection, "next_stream") <= MAX_STREAM_NUMBER:
-        return take_numbers(connection, "next_stream", 1), recovered
+        return take_numbers(connection, "next_stream", 1), least_serial
     free = take_free_stream(connection)
     if free is None:
         raise KafkaError(Code.POLICY_VIOLATION, f"a catalog has at most {MAX_STREAM_NUMBER} streams; delete some")
     number, serial = free
-    return number, max(serial, recovered)
+    return number, max(serial, least_serial)
 
 
 def take_serials(connection: Tables, stream: StreamNumber, count: int, *, topics: int = 0, partitions: int = 0) -> int:

@@ -3,6 +3,7 @@
 `target.py` decides which cluster that is, and as whom. Each command uses one connection, to the first address that
 answers: any node answers for the cluster. Data that only the nodes themselves have is requested from all of them at
 once, and consumer groups from their coordinator. Errors are raised as `HeadraceError` with advice in the message.
+`SourceRefuses`: the cluster refuses the credentials; the name is from links.
 """
 
 import struct
@@ -62,7 +63,7 @@ class Cluster:
             with _lost():
                 return self._connection.ask(api_key, version, fields)
         except (ValueError, OverflowError, struct.error) as error:
-            raise HeadraceError(f"this cannot be asked of a cluster: {error}") from error
+            raise HeadraceError(f"the request cannot be encoded: {error}") from error
 
 
 def connected(

@@ -46,7 +46,7 @@ def printable_bytes(content: bytes, *, keep: str = "") -> str:
 
 
 def for_json(text: str) -> str:
-    """Equivalent JSON without characters that affect a terminal."""
+    """An equivalent of a whole JSON document, without characters that affect a terminal."""
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

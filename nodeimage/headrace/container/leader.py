@@ -255,9 +255,9 @@ class Leader:
 
         The future fails with `StorageFull`, or with NOT_LEADER_OR_FOLLOWER if this node no longer leads.
 
-        `from_reserve`: the frame may use the space that records leave free on the disk and in the open chunk, since
-        other software may have filled the disk. It is then appended before frames of other partitionlets that wait for
-        a chunk.
+        `from_reserve`: the frame may use the reserves that records leave free: one on the disk and, in case other
+        software has filled the disk, one in the open chunk. It is then appended before frames of other partitionlets
+        that wait for a chunk.
         """
         future: asyncio.Future[Position] = self._loop.create_future()
         if self.lost:
@@ -312,6 +312,7 @@ class Leader:
                     self.stir()
                 future.set_exception(error)
                 return
+            # It is this frame's turn: hide those that still wait, or `append_control` would defer it again.
             later, self._deferred = self._deferred, []
             again = self.append_control(
                 frame_type, payload, partitionlet=partitionlet, first=first, last=last, from_reserve=from_reserve

@@ -9,7 +9,7 @@ mistakes the store for an old copy.
 
 If the store was restored from an old copy, some replicas may have continued from that copy while others continued from
 the newest record. Both groups may have written in the same epochs, and histories cannot tell these writes apart. The
-record therefore gives up what one group knows, and the replicas of that group start again empty.
+recovered record therefore discards what one group has written, and the replicas of that group start again empty.
 
 Valid only while no node leads the container: the replicas found must not grow meanwhile.
 """
@@ -40,7 +40,9 @@ class FoundReplica:
 
     node: NodeId
     format: uuid.UUID
+    """The incarnation of its folder; nothing to do with `format_version`."""
     seen: Epoch
+    """The highest epoch that it knows of."""
     record: ContainerRecord
     last_epoch: Epoch
     end: int
@@ -103,8 +105,9 @@ def _authoritative(found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
     """Return the replicas that may have data that no other replica has.
 
     If the store was restored to an old copy and continued from there, a leader that the old copy named may have frames
-    of a later epoch. None of these frames was committed while a member of that leader's in-sync set knew a newer record
-    and refused to take part. If replicas have continued from both records, the larger group of them counts.
+    of a later epoch. As long as one member of that leader's in-sync set knew a newer record and refused to take part,
+    none of these frames could be committed. So a replica does not count if a member of its record's in-sync set has a
+    diverged record. If no replica counts by this rule, the largest group does.
     """
     replicas = {(each.node, each.format): each for each in found}
     counting = [

@@ -85,7 +85,7 @@ class UpdateFeaturesApi:
         if level < at and kind == UPGRADE:
             return KafkaError(
                 Code.INVALID_UPDATE_VERSION,
-                f"{FEATURE} is {at}: to have it at {level} is a downgrade, which was not asked for",
+                f"{FEATURE} is {at}: setting it to {level} would be a downgrade, but an upgrade was requested",
             )
         if level < at:
             what = (
@@ -97,7 +97,8 @@ class UpdateFeaturesApi:
             return KafkaError(Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {what}")
         if level > at and kind != UPGRADE:
             return KafkaError(
-                Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {level} is above it, which is not a downgrade"
+                Code.INVALID_UPDATE_VERSION,
+                f"{FEATURE} is {at}: setting it to {level} would be an upgrade, but a downgrade was requested",
             )
         try:
             await self._store(lambda store: features.ask_for(store, level, validate_only=True))

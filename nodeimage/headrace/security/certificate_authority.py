@@ -70,7 +70,7 @@ class Authority:
         except (ValueError, TypeError) as error:
             raise CertificateRefused(f"the authority's certificate or key is not PEM: {error}") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise CertificateRefused("the authority's key is not one of an elliptic curve")
+            raise CertificateRefused("the authority's key is not an elliptic-curve key")
         if key.public_key() != certificate.public_key():
             raise CertificateRefused("the authority's key does not belong to its certificate")
         try:

@@ -1,10 +1,10 @@
 """The bookkeeping of chunk garbage collection: what it still has to search for, and where it has searched. Pure.
 
 For each container with a replica on this node: the partitionlets that lost records and have not been searched for,
-which of its closed chunks have been searched, and whether its records arrived when they were written. So the work is
-proportional to what died, never to what a node holds.
+which of its closed chunks have been searched, and whether its records arrived as they were written (the replica was up
+to date), not later, while it caught up. So the work is proportional to what died, never to what a node holds.
 
-A chunk that closes need not be scanned if all of it arrived when it was written: deaths since then are known. Dead
+A chunk that closes need not be scanned if all of it arrived as it was written: deaths since then are known. Dead
 partitionlets are also searched for in younger chunks for a while (`recent`), since nodes hear of a death and receive
 the last records of the dead partitionlet at different times. If it is not known what died (`all_died`), or too many
 partitionlets died to be listed, all chunks are scanned.
@@ -225,9 +225,9 @@ class DeadRecords:
         try:
             file = _decode(raw)
         except msgspec.MsgspecError as error:
-            raise CorruptLog(f"the mark of garbage collection cannot be decoded: {error}") from error
+            raise CorruptLog(f"the saved state of garbage collection cannot be decoded: {error}") from error
         if file.version != _VERSION:
-            raise CorruptLog(f"the mark of garbage collection was written by version {file.version}")
+            raise CorruptLog(f"the saved state of garbage collection was written by version {file.version}")
         for kept in file.containers:
             known = self._containers[ContainerId(kept.container)] = ContainerDeaths(self, None)
             known.looked_until = kept.looked_until

@@ -89,8 +89,9 @@ class SupportedLevels(Record, frozen=True):
     """The feature levels that a process incarnation of a node supports (store.features)."""
 
     run: uuid.UUID
-    """The process incarnation that published this. Another one may be of an older version, which keeps the field
-    unchanged."""
+    """The process incarnation that published this. If it is not the node's `run`, the value is left over from an
+    earlier process and counts as None: the present one may be of an older version, which does not know this field and
+    may leave or drop it."""
     oldest: int
     newest: int
 
@@ -100,6 +101,7 @@ class NodeRecord(Record, frozen=True):
 
     node_id: NodeId
     format: uuid.UUID
+    """The incarnation of its folder; nothing to do with `format_version`."""
     run: uuid.UUID
     host: str
     port: int
@@ -111,7 +113,8 @@ class NodeRecord(Record, frozen=True):
     """The host at which other nodes reach it; "": `host`."""
     advertised: dict[str, str] = {}
     """Other addresses, `host:port` by listener, for clients that use that listener. They are configuration and survive
-    a restart, except for the listeners in the node's own file, if the store is not on Kubernetes."""
+    a restart. Unless the store is on Kubernetes, each start overwrites those of the listeners in the node's own
+    file."""
     zone: str = ""
     labels: dict[str, str] = {}
     draining: bool = False
@@ -287,7 +290,8 @@ class BalanceRecord(Record, frozen=True):
     disk_floor: int = 8 * 2**30
     """Bytes below which disk use does not make a node hot."""
     moves_per_minute: int = 6
-    """Most moves per minute from hot nodes, and most cold nodes per minute to which all others roll load."""
+    """The most moves per minute from one node to another; also, counted separately, how often per minute a cold node is
+    filled from all nodes above the mean."""
 
 
 class FeaturesRecord(Record, frozen=True):

@@ -97,10 +97,10 @@ async def test_an_upgrade_raises_the_level_and_the_epoch(
     [
         (FEATURE, NEWEST + 1, UPGRADE, Code.INVALID_UPDATE_VERSION, "this version supports"),
         (FEATURE, 32767, UPGRADE, Code.INVALID_UPDATE_VERSION, "this version supports"),
-        (FEATURE, -1, UPGRADE, Code.INVALID_UPDATE_VERSION, "which was not asked for"),
+        (FEATURE, -1, UPGRADE, Code.INVALID_UPDATE_VERSION, "but an upgrade was requested"),
         (FEATURE, -1, SAFE, Code.INVALID_UPDATE_VERSION, "a safe downgrade is not possible"),
         (FEATURE, -1, UNSAFE, Code.INVALID_UPDATE_VERSION, "would lose records"),
-        (FEATURE, NEWEST, SAFE, Code.INVALID_UPDATE_VERSION, "not a downgrade"),
+        (FEATURE, NEWEST, SAFE, Code.INVALID_UPDATE_VERSION, "but a downgrade was requested"),
         (FEATURE, NEWEST, 0, Code.INVALID_REQUEST, "upgrade type 0"),
         (FEATURE, NEWEST, 9, Code.INVALID_REQUEST, "upgrade type 9"),
         ("metadata.version", 7, UPGRADE, Code.INVALID_UPDATE_VERSION, "there is no feature 'metadata.version'"),

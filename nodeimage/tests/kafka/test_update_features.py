@@ -77,10 +77,10 @@ async def test_where_it_is_only_to_be_validated_nothing_is_changed(cluster: Clus
     [
         ("metadata.version", 2, UPGRADE, Code.INVALID_UPDATE_VERSION, "there is no feature"),
         (FEATURE, 2, 9, Code.INVALID_REQUEST, "upgrade type 9"),
-        (FEATURE, 0, UPGRADE, Code.INVALID_UPDATE_VERSION, "was not asked for"),
+        (FEATURE, 0, UPGRADE, Code.INVALID_UPDATE_VERSION, "but an upgrade was requested"),
         (FEATURE, 0, SAFE_DOWNGRADE, Code.INVALID_UPDATE_VERSION, "a safe downgrade is not possible"),
         (FEATURE, 0, UNSAFE_DOWNGRADE, Code.INVALID_UPDATE_VERSION, "would lose records"),
-        (FEATURE, 2, SAFE_DOWNGRADE, Code.INVALID_UPDATE_VERSION, "not a downgrade"),
+        (FEATURE, 2, SAFE_DOWNGRADE, Code.INVALID_UPDATE_VERSION, "but a downgrade was requested"),
         (FEATURE, 3, UPGRADE, Code.INVALID_UPDATE_VERSION, "no node supports 3"),
     ],
 )

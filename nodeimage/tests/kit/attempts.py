@@ -367,7 +367,12 @@ OTHERS: Final = (
         "test_what_unpacks_to_more_than_the_limit_is_refused_and_never_on_the_loop",
     ),
     Row(BOMB, "does so in each codec", "refused at the limit", "test_a_bomb_is_refused_at_the_limit"),
-    Row(BOMB, "sends packed keys of an issuer", "not unpacked", "test_a_packed_document_is_refused_and_not_unpacked"),
+    Row(
+        BOMB,
+        "sends compressed keys of an issuer",
+        "not decompressed",
+        "test_a_compressed_document_is_refused_and_not_decompressed",
+    ),
 )
 
 WORDS: Final = {

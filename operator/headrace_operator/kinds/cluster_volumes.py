@@ -1,9 +1,9 @@
-"""A cluster's replicas: those of its volume `default`, and the most of any volume.
+"""Sets the number of replicas of a cluster's volume `default`, and finds the highest number of any of its volumes.
 
 The default volume is set by a Volume resource, which is then responsible for it; else by `replication`; else it has 3
-replicas, or as many as there are nodes if that is less, and gets more as the cluster grows. It never falls by itself,
-and changes by others stay: it is raised only if it still has the values that it had when it last matched the resource.
-These values are noted at the cluster record.
+replicas, or as many as there are nodes if that is less, and gets more as the cluster grows. The number is never lowered
+automatically, and other people's changes are left alone: it is raised only if the volume still has the values that it
+had when it last matched the resource. These values are noted at the cluster record.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class DefaultVolume:
         """Set the default volume as the resource asks. Raises HeadraceError."""
         volumes = (seen.status or {}).get("volumes", [])
         present = next((each for each in volumes if each["volume"] == "default"), None)
-        if present is None or self._has_own_default_volume(objects):
+        if present is None or self._is_set_by_a_volume_resource(objects):
             return
         asked = {"replicas": spec.replicas, "min_in_sync": spec.min_in_sync}
         if any(present[name] != value for name, value in asked.items()):
@@ -70,7 +70,7 @@ class DefaultVolume:
         where = bootstrap(objects.name, objects.namespace)
         await self._admin.call(where, "volume.alter", {"name": "default", **asked})
 
-    def _has_own_default_volume(self, objects: ClusterObjects) -> bool:
+    def _is_set_by_a_volume_resource(self, objects: ClusterObjects) -> bool:
         mine = Key("StreamCluster", objects.namespace, objects.name)
         for body in self._cache.all("Volume"):
             try:
@@ -91,8 +91,8 @@ def most_replicas(spec: ClusterSpec, seen: ObservedCluster) -> int:
 
 
 def _may_rise(spec: ClusterSpec, seen: ObservedCluster, present: Mapping[str, Any]) -> bool:
-    """Return whether the default volume is unchanged since the cluster was smaller, and there are pods for more
-    replicas.
+    """Return whether the default volume has fewer than `spec.replicas` and still the values noted at the cluster
+    record, and enough nodes on different pods are up for `spec.replicas`.
     """
     pods = {
         str(node["status"].get("slot", "")).partition("/")[0]

@@ -122,6 +122,8 @@ def judge(spec: JobSpec, seen: ObservedJob) -> tuple[str, list[Condition]]:
         return "Scheduled", [*found, state]
     if failure is not None:
         return "Failed", [*found, Condition("Running", False, *failure)]
+    # Without a driver, the cause is all there is to say. With one, its startup state already says why it is stuck, and
+    # the cause is added only if it says something else.
     stuck = why_hopeless(seen.driver) if seen.driver is not None else seen.cause
     text = "; ".join(filter(None, (_startup_state(seen.driver), seen.cause if seen.cause not in stuck else "")))
     if stuck and seen.driver is None:

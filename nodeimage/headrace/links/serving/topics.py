@@ -1,8 +1,10 @@
 """Topics of a stream, and the states of their partitions, for a link of another cluster.
 
-Responsible for consistent answers: what `link.meet` returns for a partition (leader epoch, home, history, ends) is from
-one moment, so that a target that fetches with that leader epoch has compared the right history. A home's records are
-reported only once the partition is settled for it: history and home change by a roll, which opens another partitionlet.
+Responsible for consistent answers to `link.meet`, which a target calls before it fetches from a partition's leader:
+what it returns for a partition (leader epoch, home, history, ends) is from one moment, so that a target that fetches
+with that leader epoch has compared the right history. After a change of home, a partition's state is reported only once
+the partition is settled for the new home, that is, has been rolled for it (partitions/home_check.py). Until then the
+answer is LEADER_NOT_AVAILABLE.
 """
 
 from collections.abc import Sequence
@@ -51,7 +53,7 @@ class TopicsAsked(OfStream, frozen=True):
     ids: Annotated[list[TopicId], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
 
 
-class Met(Versioned, frozen=True):
+class MeetAsked(Versioned, frozen=True):
     partitions: Annotated[list[tuple[TopicId, Index]], msgspec.Meta(max_length=MAX_ITEMS)]
 
 
@@ -70,7 +72,7 @@ class Homes(NamedTuple):
     histories: dict[tuple[int, int], list[HomeStart]]
 
 
-TAKEN: Final = (TopicsAsked, Met)
+TAKEN: Final = (TopicsAsked, MeetAsked)
 _DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin/admin_api.py."""
 
@@ -100,7 +102,7 @@ class TopicApis:
         told = Anybody("tells of the topics on which the caller has `copy`")
         return {
             "link.topics": Method(TopicsAsked, self.topics, on_stream(COPY, "stream"), of_caller=True, is_traced=False),
-            "link.meet": Method(Met, self.meet, told, of_caller=True, is_traced=False),
+            "link.meet": Method(MeetAsked, self.meet, told, of_caller=True, is_traced=False),
         }
 
     async def topics(self, params: TopicsAsked, caller: Caller) -> dict[str, object]:
@@ -135,7 +137,7 @@ class TopicApis:
             "leaders": leaders,
         }
 
-    async def meet(self, params: Met, caller: Caller) -> dict[str, object]:
+    async def meet(self, params: MeetAsked, caller: Caller) -> dict[str, object]:
         """The states of these partitions, which this node leads; one answer for each, in order, with its own error."""
         check_version(params)
         wanted = params.partitions
@@ -192,8 +194,8 @@ class TopicApis:
         if not is_settled_for(home, homes.settled.get(place)):
             raise KafkaError(
                 Code.LEADER_NOT_AVAILABLE,
-                f"{row.full_name} partition {partition.index} is not settled for home {home.counter} {home.cluster}"
-                " yet",
+                f"{row.full_name} partition {partition.index} has not been rolled for its new home yet (counter "
+                f"{home.counter}, cluster {home.cluster})",
             )
         return {
             "error": 0,

@@ -6,7 +6,8 @@ here. When all committed offsets are scanned, or they arrive by way of another c
 later stays (a copied one keeps the time that it has at its home). So a group that continues at a copy while the home is
 away is not set back when the home returns, and of two links that copy an offset the one that is behind does not undo
 it. Apache Kafka reports no times: its committed offsets win if they differ from those at this link's last look. Without
-a last look, since the link has just started, or after a failed copy, the higher of the two offsets stays.
+a last look, since the link has just started, or after a refused copy (the group had members here), the higher of the
+two offsets stays.
 
 Committed offsets of topics whose home is here are never touched, nor those of a group that has members here; the
 catalog decides all of this when it applies the command.
@@ -73,17 +74,17 @@ class CommittedOffsets:
         states: PartitionStates,
         stream: str,
         own_cluster: str,
-        works: Callable[[], None],
+        on_caught_up: Callable[[], None],
         copies_home: Callable[[str], bool] = lambda _home: True,
     ) -> None:
-        """`works` is called whenever all that is due has been done. `copies_home`: whether this link is the one that
-        copies the committed offsets of topics with that home."""
+        """`on_caught_up` is called whenever all that is due has been done. `copies_home`: whether this link is the one
+        that copies the committed offsets of topics with that home."""
         self._source = source
         self._catalog = catalog
         self._states = states
         self._stream = stream
         self._own = own_cluster
-        self._works = works
+        self._on_caught_up = on_caught_up
         self._copies_home = copies_home
         self._source_cluster = ""
         self._changed: dict[CommittedOffsetKey, None] = {}
@@ -141,7 +142,7 @@ class CommittedOffsets:
                     raise
                 self._hold(found, told=True)
             await self._release()
-            self._works()
+            self._on_caught_up()
             wait_s = LOOK_S if self._held else max(0.0, self._sweep_at - asyncio.get_running_loop().time())
             try:
                 async with asyncio.timeout(wait_s):
@@ -248,7 +249,8 @@ class CommittedOffsets:
                 self._finish(each, refused=code is not Code.NONE)
 
     def _finish(self, held: _Held, *, refused: bool = False) -> None:
-        """Finish with the source's present value until it changes; if it was refused, until the next scan."""
+        """Do nothing more about the source's current value until that changes; if it was refused, until the next
+        scan."""
         committed_offset = held.committed_offset
         if committed_offset.committed_ms < 0:
             if len(self._seen) >= MAX_SEEN:

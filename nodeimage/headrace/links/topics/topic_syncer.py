@@ -94,7 +94,7 @@ class TopicSyncer:
             stream=link.stream,
             own_cluster=own_cluster,
             copies_home=copies_committed_offsets,
-            works=partial(self._works, CURSORS),
+            on_caught_up=partial(self._works, CURSORS),
         )
         self._nodes: list[NodeId] = []
         self._due: dict[bytes, None] = {}

@@ -60,7 +60,7 @@ async def _document(response: aiohttp.ClientResponse) -> bytes:
     if response.status != 200:
         raise JwksUnavailable(f"answered with status {response.status}")
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise JwksUnavailable("answered with a packed document")
+        raise JwksUnavailable("answered with a compressed document")
     document = bytearray()
     async for part in response.content.iter_chunked(64 << 10):
         document += part

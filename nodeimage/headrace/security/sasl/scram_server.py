@@ -6,7 +6,8 @@
     server final    v=<server's signature>
 
 As in Kafka: no channel binding, no authorization id, names and passwords as they are (no SASLprep). A user who does not
-exist is challenged like any other, with a salt that stays the same; the same keys are computed, compared and refused.
+exist is challenged like any other, with a salt that stays the same; the proof is computed and compared as for any
+other, and then refused.
 
 librdkafka before 2.6.1 prepends its own nonce to both nonces in its last message. That one form is accepted, as in
 Kafka up to 3.9 (Kafka 4 refuses it): the server's whole nonce is in it, and the proof covers what was sent.

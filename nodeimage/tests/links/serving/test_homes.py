@@ -197,7 +197,7 @@ class TestMeet:
         await set_home(topic, 1, THERE)
         (met,) = (await call("link.meet", partitions=[[topic, 0]]))["partitions"]
         assert met["error"] == Code.LEADER_NOT_AVAILABLE
-        assert "not settled" in met["message"]
+        assert "has not been rolled for its new home" in met["message"]
 
     async def test_a_roll_that_the_catalog_has_and_the_partition_not_yet(
         self, call, stream, create, append, broker, monkeypatch

@@ -128,14 +128,14 @@ async def test_a_document_that_never_ends_is_cut(server: Server) -> None:
     assert sent < 100 * MAX_JWKS_BYTES
 
 
-async def test_a_packed_document_is_refused_and_not_unpacked(server: Server) -> None:
-    async def packed(_request: web.Request) -> web.StreamResponse:
+async def test_a_compressed_document_is_refused_and_not_decompressed(server: Server) -> None:
+    async def compressed(_request: web.Request) -> web.StreamResponse:
         response = web.Response(body=b'{"keys":[]}' + b" " * 100_000)
         response.enable_compression(web.ContentCoding.gzip)
         return response
 
-    server.answer = packed
-    with pytest.raises(JwksUnavailable, match="packed"):
+    server.answer = compressed
+    with pytest.raises(JwksUnavailable, match="a compressed document"):
         await fetch_jwks(server.url)
 
 

@@ -30,13 +30,13 @@ TESTS: Final = tuple(
 )
 """The tests of packages that have compiled modules."""
 PURE_TESTS: Final = ("nodeimage/tests/wire", "nodeimage/tests/log/test_frames.py")
-"""Tests of Python twins of native code, which nothing else tests, as a checkout has the native ones."""
+"""Tests of the Python twins of native code. Other runs of tests do not reach them: a checkout uses the native code."""
 
 
 def python() -> Path:
     """Return the environment's Python; build it if it is missing, or from other sources. Raises CalledProcessError."""
     if not build_native.can_compile():
-        print("no C compiler, or no headers of Python: this is Python alone")
+        print("no C compiler, or no headers of Python: running the interpreted code instead")
         return Path(sys.executable)
     of = _digest()
     found, built = FOLDER / "environment" / "bin" / "python", FOLDER / "sources"
@@ -58,7 +58,8 @@ def install(folder: Path) -> Path:
     found = environment / "bin" / "python"
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = subprocess.run([found, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    # Only as a path: .pth files in that folder, which would lead to the checkout, are ignored.
+    # This puts the developers' packages on sys.path. Python does not process .pth files in a folder added this way, so
+    # theirs, which leads to the checkout, has no effect.
     Path(packages, "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(found)]
     subprocess.run([*pip, "install", "--no-deps", "--no-compile", str(wheel)], check=True)

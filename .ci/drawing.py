@@ -15,7 +15,7 @@ UNIT_PX: Final = 32
 GAP_PX: Final = 6
 DPI: Final = 100
 SHOWN: Final = 6
-"""Most series in a legend."""
+"""The maximum number of series in a legend."""
 COLOURS: Final = 128
 """Colours in the PNG's palette."""
 

@@ -167,7 +167,7 @@ def series_of(
 
 
 def busiest(cluster: Cluster) -> int:
-    """Return the node that leads most containers."""
+    """Return the node that leads the most containers."""
     led = [each["primary"] for each in cluster.ask("containers")]
     return int(max(led, key=led.count))
 

@@ -22,9 +22,12 @@ class Machine:
     python: str
     java: str
     open_files: int
-    """Most open files of a process: the limit that Kafka, with at least one file per partition, reaches first."""
+    """The maximum number of open files of a process: the limit that Kafka, with at least one file per partition,
+    reaches first.
+    """
     memory_maps: int
-    """Most memory maps of a process (vm.max_map_count): Kafka maps two index files for each partition."""
+    """The maximum number of memory maps of a process (vm.max_map_count): Kafka maps two index files for each partition.
+    """
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)

@@ -113,7 +113,7 @@ class Scenario:
     brokers: int = 1
     """Brokers of each of the two clusters of a Kafka pair."""
     runs_at_most: int | None = None
-    """Most runs, for scenarios that take minutes and repeat internally."""
+    """The maximum number of runs, for scenarios that take minutes and repeat internally."""
     tls: bool = False
     """Whether the server's nodes also have listeners with TLS."""
     rights: bool = False

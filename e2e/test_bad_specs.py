@@ -14,7 +14,7 @@ SETTLED_S = 20.0
 QUIET_S = 60.0
 LOOK_S = 2.0
 WRITES = 2
-"""Most writes to one resource that stays faulty, within QUIET_S."""
+"""The maximum number of writes to one resource that stays faulty, within QUIET_S."""
 FIGURES = {
     "reconciles_a_minute": 'headrace_operator_reconciles_total{outcome="done"}',
     "failed_reconciles_a_minute": 'headrace_operator_reconciles_total{outcome="failed"}',

@@ -19,7 +19,9 @@ AT_ONCE = 1_000
 MADE_S = 60.0
 QUIET_S = 60.0
 WRITES_EACH = 4
-"""Most writes to a new Topic: its status when it is seen, and when its figures are known; with some reserve."""
+"""The maximum number of writes to a new Topic: its status when it is seen, and when its figures are known; with some
+reserve.
+"""
 MORE_MIB = 20.0
 
 

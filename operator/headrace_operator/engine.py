@@ -47,7 +47,9 @@ DEAF_SWEEPS: Final = 3
 """Sweeps that found missed events, without one between them that found none, after which watches count as deaf."""
 SWEEPS_LATE: Final = 4
 FIRST_LOOK_S: Final = 60.0
-"""Most seconds that the first reconcile waits until everything has been listed; then it works with what is known."""
+"""The maximum number of seconds that the first reconcile waits until everything has been listed; then it works with
+what is known.
+"""
 FIRST_LOOK_AGAIN_S: Final = 1.0
 
 Reconcile = Callable[[Key, Body | None], Awaitable[float | None]]

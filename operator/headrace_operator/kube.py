@@ -43,7 +43,7 @@ is applied.
 REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
 """Responses of the API server that a retry does not change."""
 KNOWN: Final = 20_000
-"""Most objects whose state after an apply is remembered."""
+"""The maximum number of objects whose state after an apply is remembered."""
 
 
 class NameTaken(Exception):

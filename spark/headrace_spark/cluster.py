@@ -27,7 +27,7 @@ CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 40.0
 """Seconds without a response after which a connection counts as lost."""
 LARGEST_ANSWER = 1 << 30
-"""Most bytes of an accepted response."""
+"""The maximum number of bytes of an accepted response."""
 BROKEN = (OSError, HeadraceError)
 """Errors of a connection to a dying or wrong node: lost, refused, slow, or an invalid response."""
 

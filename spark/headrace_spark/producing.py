@@ -18,7 +18,7 @@ from headrace_spark.retry import Retry
 
 VERSION = 9
 REQUEST_BYTES = 16 << 20
-"""Most bytes of small batches in one request; a larger batch is sent alone."""
+"""The maximum number of bytes of small batches in one request; a larger batch is sent alone."""
 ANSWER_WITHIN_MS = 30_000
 ACKS_ALL = -1
 

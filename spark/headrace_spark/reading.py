@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 VERSION = 12
 """Version of Fetch: the last one that identifies topics by name."""
 ANSWER_BYTES = 4 << 20
-"""Most bytes of records in one response: they are decoded at once, and numpy's arrays are to fit into a processor's
-caches.
+"""The maximum number of bytes of records in one response: they are decoded at once, and numpy's arrays are to fit into
+a processor's caches.
 """
 RANGES_PER_REQUEST = 256
 WAIT_MS = 500

@@ -14,7 +14,8 @@ from headrace_spark.plan import OffsetRange, limited
 from headrace_spark.reading import mean_record_bytes, raise_or_skip
 
 SAMPLED_AT_ONCE = 64
-"""Most partitions whose record size is sampled at once; the others are assumed to have the mean size."""
+"""The maximum number of partitions whose record size is sampled at once; the others are assumed to have the mean size.
+"""
 SAMPLE_HOLDS = 100
 """Offsets after a sample within which it is not repeated, so that small batches need no samples."""
 CUT, MAX_CUTS = 8, 8

@@ -19,7 +19,7 @@ from headrace.security.audit import Change
 from headrace.security.principals import ANONYMOUS
 
 NAMED: Final = 20
-"""Most names in one warning."""
+"""The maximum number of names in one warning."""
 
 
 def read_expression(text: str, *, of: str) -> AccessExpression:

@@ -34,10 +34,10 @@ log = structlog.get_logger()
 
 STORE_SILENT_S: Final = 3.0
 SHOWN: Final = 20
-"""Most containers that a problem names."""
+"""The maximum number of containers that a problem names."""
 EVENTS: Final = 20
 LACKING: Final = 1_000
-"""Most containers without full redundancy that a status names; it counts them all."""
+"""The maximum number of containers without full redundancy that a status names; it counts them all."""
 
 
 class Newest(Params, frozen=True):

@@ -33,7 +33,7 @@ AT_ONCE: Final = 250
 """Committed offsets that are read, and added up, in one step: about half a millisecond of work."""
 MAX_GROUPS: Final = 100
 MAX_OF_A_GROUP: Final = 500
-"""Most partitions, and most topics, of one group that are reported under kafka-exporter's names."""
+"""The maximum number of partitions, and of topics, of one group that are reported under kafka-exporter's names."""
 
 _Place = tuple[str, int, int]
 """The place of a committed offset: its group, the number of its topic, its partition."""

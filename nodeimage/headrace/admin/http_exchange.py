@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 import h11
 
 MAX_HEAD: Final = 16_384
-"""Most bytes of a request's line and headers; a token may have a quarter of that."""
+"""The maximum number of bytes of a request's line and headers; a token may have a quarter of that."""
 AT_ONCE: Final = 4_096
 """Bytes that are passed to h11 in one piece, before its size check."""
 TEXT: Final = "text/plain; charset=utf-8"

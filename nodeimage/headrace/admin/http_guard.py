@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from headrace.base.admission import is_local
 
 MAX_TOKEN: Final = 4_096
-"""Most bytes in the token's file."""
+"""The maximum number of bytes in the token's file."""
 _SCHEME: Final = "bearer "
 _LOCAL_NAME: Final = "localhost"
 

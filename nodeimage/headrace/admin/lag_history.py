@@ -10,7 +10,7 @@ from typing import Final
 
 MAX_NOTES: Final = 64
 MAX_PARTITIONS: Final = 2_000
-"""Most partitions with notes at a time; 1 KiB each."""
+"""The maximum number of partitions with notes at a time; 1 KiB each."""
 
 Key = tuple[bytes, int]
 """A topic's id and a partition."""

@@ -23,7 +23,7 @@ AT_ONCE: Final = 1_000
 """Partitionlets that are read in one step."""
 BEFORE_ALL: Final = PartitionletId(0)
 KNOWN: Final = 1_000
-"""Most streams whose figures are kept."""
+"""The maximum number of streams whose figures are kept."""
 
 
 @dataclass(frozen=True, slots=True)

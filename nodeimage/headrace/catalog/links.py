@@ -53,7 +53,9 @@ class PutLink(CatalogCommand[LinkOutcome], frozen=True):
         if present.stream != stream.path or (self.create and not same):
             raise KafkaError(
                 Code.INVALID_REQUEST,
-                f"there is a link {self.name} already, of stream {present.stream}; alter or delete it",
+                f"there is a link {self.name} already, of stream {present.stream}; alter or delete it"
+                if self.create
+                else f"link {self.name} is of stream {present.stream}, not of {stream.path}",
             )
         if not same:
             connection.update("links", {"config": "?1"}, "id = ?2", encode_link(self.config), present.id)

@@ -42,7 +42,7 @@ def check_commands(app: typer.Typer) -> None:
         app.registered_callback.callback = _checked(app.registered_callback.callback)
 
 
-def in_utf8_mode() -> None:
+def ensure_utf8_mode() -> None:
     """Restart the process in Python's UTF-8 mode if the locale is another, so that arguments decode to exactly the
     bytes that were given.
 

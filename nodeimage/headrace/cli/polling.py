@@ -20,7 +20,8 @@ from headrace.wire.api_keys import ApiKey
 T = TypeVar("T")
 
 KEPT: Final = 1_000
-"""Most connections that are kept. A connection to a node that has gone stays open until this is exceeded."""
+"""The maximum number of connections that are kept. A connection to a node that has gone stays open until this is
+exceeded."""
 
 
 class Asking(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import typer
 
 from headrace.base.errors import HeadraceError
-from headrace.cli.arguments import in_utf8_mode
+from headrace.cli.arguments import ensure_utf8_mode
 from headrace.cli.output import ReaderGone, flush, let_go, note, own_standard_streams
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -22,7 +22,7 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
 def run_app(app: typer.Typer, *, name: str) -> None:
     """Run a console script. Never shows a traceback unless HEADRACE_DEBUG is set. Does not return."""
-    in_utf8_mode()
+    ensure_utf8_mode()
     own_standard_streams()
     code = exit_code_of(app, sys.argv[1:], name=name)
     let_go()

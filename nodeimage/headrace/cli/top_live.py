@@ -34,7 +34,7 @@ FORMER_SCREEN: Final = "\x1b[?1049l"
 REDRAW_S: Final = 0.5
 """Seconds after which the screen is redrawn, in case the terminal's size has changed."""
 STREAMS: Final = 100
-"""Most streams whose content is requested: the first ones by path."""
+"""The maximum number of streams whose content is requested: the first ones by path."""
 STREAMS_S: Final = 1.0
 """Seconds that a sample may spend on streams; the remaining ones follow with the next sample."""
 CONTENT_S: Final = 10.0

@@ -1,4 +1,4 @@
-"""Waiting, with a time limit, for a container to commit a position or to regain touch with its followers."""
+"""Waiting, with a time limit, for a container to commit a position or to get back in touch with its followers."""
 
 import asyncio
 from typing import Final

@@ -36,15 +36,15 @@ from headrace.peer.session import SessionListener
 log = structlog.get_logger()
 
 WINDOW_BYTES: Final = 64 * 1024 * 1024
-"""Most bytes sent to a follower and not yet on its disk; the rest is sent later, from the disk."""
+"""The maximum number of bytes sent to a follower and not yet on its disk; the rest is sent later, from the disk."""
 PIECE_BYTES = 1024 * 1024
-"""Most bytes read from the disk at a time."""
+"""The maximum number of bytes read from the disk at a time."""
 PREPARING_S: Final = 0.5
 """Seconds between two heartbeats to a follower whose snapshot is being prepared."""
 KEPT_BYTES = 32 * 1024 * 1024
 """Bytes of the newest frames kept in memory for followers that have nearly caught up."""
 MAX_AT_ONCE: Final = 32 * 1024 * 1024
-"""Most bytes in one message; a peer refuses messages larger than 80 MiB."""
+"""The maximum number of bytes in one message; a peer refuses messages larger than 80 MiB."""
 _LENGTH: Final = struct.Struct("<4xI")
 """The length field of a frame's header."""
 

@@ -42,7 +42,7 @@ from headrace.container.leader_state import Vouch
 from headrace.peer.messages import PairAnswer, PairBeat, Resting
 
 MAX_TOLD: Final = 1_000
-"""Most replicas announced in one answer."""
+"""The maximum number of replicas announced in one answer."""
 _DIGEST_FIELDS: Final = struct.Struct(">QQQQ")
 """The numeric fields that a resting follower's digest covers: number, container, epoch, position. It also covers the
 replica's incarnation."""

@@ -33,7 +33,7 @@ from headrace.store.records import NodeRecord
 log = structlog.get_logger()
 
 MAX_OPENING: Final = 16
-"""Most sessions that are being opened to one node at a time."""
+"""The maximum number of sessions that are being opened to one node at a time."""
 FAILED_S: Final = 0.3
 """Seconds for which a failed attempt to open a session keeps its place among `MAX_OPENING`."""
 AGAIN_S: Final = 1.0

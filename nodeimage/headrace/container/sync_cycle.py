@@ -1,4 +1,4 @@
-"""The sync cycle of one replica's log, whatever the replica's role: its writer writes and syncs pending frames.
+"""Runs the sync cycles of one replica's log, whatever the replica's role: its writer writes and syncs pending frames.
 
 Frames that arrive while a job runs form the next job: group commit without a timer. As a rule one job runs at a time.
 If the disk takes longer than `parallel_write_after_s` for a job, the next one starts beside it, provided both are
@@ -159,7 +159,8 @@ class SyncCycle:
             log.info("writing the log continues", container=self.id)
         self._put_off = False
         if error is not None:
-            # Invariant 13: after a failed write or sync, only a restart can find out what the disk holds.
+            # Invariant 13 (docs/architecture.md, Invariants): after a failed write or sync, only a restart can find out
+            # what the disk holds.
             self._fatal(f"container {self.id}: writing the log failed: {error!r}")
             return
         self.log.options.times.sync.observe(job.took)
@@ -181,7 +182,7 @@ class SyncCycle:
     def _goes_beside(self) -> bool:
         """Return whether to write the pending frames now; if not yet, schedule another check."""
         options = self.log.options
-        if not options.fsync or not self._writer.takes_another or not self.log.pends_one_write:
+        if not options.fsync or not self._writer.takes_another or not self.log.pending_fits_one_write:
             return False
         wait = self._begun_at + options.parallel_write_after_s - time.monotonic()
         if wait > 0:

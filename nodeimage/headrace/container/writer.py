@@ -1,4 +1,4 @@
-"""How one container's log is written, one sync cycle at a time (docs/replication.md, Writing).
+"""How one container's log is written, job by job (a job is one sync cycle of docs/replication.md).
 
 The loop hands over a job with `submit`; `done(job, error)` is called back on the loop. A job is everything that was
 pending, so one `fdatasync` covers the messages of thousands of topics. Most jobs are a single write to an open file,
@@ -9,16 +9,17 @@ Python thread, which also runs all other jobs. A disk error is reported unchange
 Two single writes may be in progress at a time, and the second may reach the disk first. The owner decides when to start
 the second (sync_cycle.py). These invariants hold whenever it does:
 
-- Jobs are reported in the order of submission: a job that is on disk waits for the one before it (invariant 1). Until
-  then the log counts it neither as written nor as synced, so no mark and no reader passes a hole.
+- Jobs are reported in the order of submission: a job that is on disk waits for the one before it (invariant 1; numbers:
+  docs/architecture.md, Invariants). Until then the log counts it neither as written nor as synced, so no mark and no
+  reader passes a hole.
 - After an error nothing more is reported, whatever else has reached the disk (invariant 13).
 - A job that takes more than one call has the log to itself: it begins when nothing is in progress, and nothing starts
   beside it.
 - Each of the two writes uses an open file of its own. The kernel reports a failed write-back once to each open file
   that syncs: if both writes shared a file, one could get the error of the other, and the other success.
 
-From time to time the log records how far it is synced: in a thread, never beside `write_job`, but possibly beside a
-single write, which counts as written only afterwards.
+From time to time a *mark* records how far the log is synced: it is written in a thread, never beside `write_job`, but
+possibly beside a single write, which counts as written only afterwards.
 """
 
 import asyncio
@@ -55,13 +56,13 @@ class _State(Enum):
 class _PendingJob:
     """A job that was submitted and is not reported yet."""
 
-    __slots__ = ("beside", "job", "seconds", "state", "writer")
+    __slots__ = ("in_second_file", "job", "seconds", "state", "writer")
 
-    def __init__(self, writer: "Writer", job: WriteJob, *, beside: bool) -> None:
+    def __init__(self, writer: "Writer", job: WriteJob, *, in_second_file: bool) -> None:
         self.writer = writer
         self.job = job
-        self.beside = beside
-        """Which of the log's two open files it writes with."""
+        self.in_second_file = in_second_file
+        """Whether it writes with the second of the log's two open files; two jobs in progress use different ones."""
         self.state = _State.WAITS
         self.seconds = 0.0
 
@@ -88,7 +89,7 @@ class Writer:
         self._failed = False
         self._in_thread = False
         """A Python thread is using the log, in `write_job` or `mark_synced`."""
-        self._marks: asyncio.TimerHandle | None = None
+        self._mark_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Future[None] | None = None
         """Set when closing: completes when nothing is in progress."""
 
@@ -100,9 +101,9 @@ class Writer:
     def submit(self, job: WriteJob) -> None:
         """Write and sync `job`. Requires that nothing is in progress, or `takes_another`."""
         assert not self._jobs or self.takes_another, "two jobs at a time, single writes both"
-        under_way = _PendingJob(self, job, beside=bool(self._jobs) and not self._jobs[0].beside)
+        under_way = _PendingJob(self, job, in_second_file=bool(self._jobs) and not self._jobs[0].in_second_file)
         self._jobs.append(under_way)
-        write = self._log.direct_write(job, beside=under_way.beside) if self._pool.is_native else None
+        write = self._log.direct_write(job, beside=under_way.in_second_file) if self._pool.is_native else None
         if write is None:
             self._advance()
         else:
@@ -118,8 +119,8 @@ class Writer:
         """Let jobs in progress finish. Nothing may be submitted any longer, and no thread uses the log afterwards."""
         if self._closing is None:
             self._closing = self._loop.create_future()
-            if self._marks is not None:
-                self._marks.cancel()
+            if self._mark_timer is not None:
+                self._mark_timer.cancel()
             self._advance()
         await asyncio.shield(self._closing)
 
@@ -186,11 +187,11 @@ class Writer:
         if self._closing is not None:
             if first is None and not self._in_thread and not self._closing.done():
                 self._closing.set_result(None)
-        elif self._marks is None and not self._in_thread and self._log.wants_mark:
-            self._marks = self._loop.call_later(self._log.mark_in_s, self._mark)
+        elif self._mark_timer is None and not self._in_thread and self._log.wants_mark:
+            self._mark_timer = self._loop.call_later(self._log.mark_in_s, self._mark)
 
     def _mark(self) -> None:
-        self._marks = None
+        self._mark_timer = None
         if not self._in_thread:  # otherwise the end of that job schedules the mark again
             self._in_thread = True
             self._pool.mark(self._log, self._marked)

@@ -27,7 +27,7 @@ from headrace.native import writer
 log = structlog.get_logger()
 
 THREADS: Final = 16
-"""Most writes given to a disk at a time, by each kind of thread."""
+"""The maximum number of writes given to a disk at a time, by each kind of thread."""
 WRITE_CALL = 0
 """Address of the function that native threads call instead of pwritev2; 0 for pwritev2 itself. For tests, whose disks
 fail."""

@@ -51,9 +51,9 @@ written to."""
 NO_HELP_S: Final = 60.0
 """Seconds for which a cold node is left alone if no other node could help it."""
 CLOSED_PER_ROUND: Final = 2
-"""Most leaders of closed containers moved in a round."""
+"""The maximum number of leaders of closed containers moved in a round."""
 CLOSED_PER_MINUTE: Final = 30
-"""Most leaders of closed containers moved in a minute."""
+"""The maximum number of leaders of closed containers moved in a minute."""
 IMPROVEMENT: Final = 0.9
 """A move must reduce the larger load of its two nodes to less than this fraction of it."""
 ROLL_TOLERANCE: Final = 1.3

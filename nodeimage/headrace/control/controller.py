@@ -59,23 +59,24 @@ DOUBT_TICK_S: Final = 0.1
 STEPS_AT_ONCE: Final = 4
 """Steps of a plan, of about a millisecond each, before other tasks get their turn."""
 TAKEN_AT_ONCE: Final = 128
-"""Most changed records, and most changed replicas, that enter the inventory in one step."""
+"""The maximum number of changed records, and of changed replicas, that enter the inventory in one step."""
 OWN_S: Final = 0.5
 """Seconds between two readings of this node's own replicas while it does not hold the lease."""
 PUTS_S: Final = 1.0
 """Longest time, in seconds, that the next plan waits for the puts of the last one."""
 WAITS_TOLD: Final = 20
-"""Most containers that begin to wait at the same time and get an event each; a last event counts the others."""
+"""The maximum number of containers that begin to wait at the same time and get an event each; a last event counts the
+others."""
 ROLL_S: Final = 10.0
 """Seconds for which the answer to an order to roll partitionlets is awaited."""
 MAX_ROLLED: Final = 64
-"""Most partitionlets rolled by one order."""
+"""The maximum number of partitionlets rolled by one order."""
 SHOWN_S: Final = 3.0
 """Seconds within which a new container should appear in the view."""
 FAILED_PAUSE_S: Final = 0.5
 """Seconds of pause after something failed; also the longest pause between two plans that take long."""
 FORGOTTEN_AT_ONCE: Final = 64
-"""Most records of deleted containers removed at once."""
+"""The maximum number of records of deleted containers removed at once."""
 FORGET_AGAIN_S: Final = 30.0
 """Seconds before the removal of records of deleted containers is tried again after a failure."""
 YIELD_AGAIN_S: Final = 10.0

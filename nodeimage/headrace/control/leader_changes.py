@@ -20,7 +20,7 @@ from headrace.tracing.spans import FAILOVER, Span
 from headrace.tracing.tracer import Tracer
 
 MAX_APPOINTED: Final = 10_000
-"""Most changes followed at the same time; further ones get no span."""
+"""The maximum number of changes followed at the same time; further ones get no span."""
 OVERTAKEN: Final = "OVERTAKEN"
 CONTROLLER_LEFT: Final = "CONTROLLER_LEFT"
 

@@ -26,7 +26,7 @@ from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 WITNESSES: Final = 5
-"""Most nodes asked about a node that refuses connections."""
+"""The maximum number of nodes asked about a node that refuses connections."""
 DEFAULT_VOLUME = "default"
 """Name of the volume that always exists."""
 
@@ -64,7 +64,7 @@ class Settings:
     """A node must know a newer record than the store for this long before the store counts as restored to an old copy;
     views lag for a moment."""
     rebuilds_at_once: int = 8
-    """Most closed containers that are copied at the same time."""
+    """The maximum number of closed containers that are copied at the same time."""
 
 
 class Life(Enum):

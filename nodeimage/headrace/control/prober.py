@@ -44,13 +44,14 @@ doubt."""
 AGAIN_S: Final = 0.03
 """Seconds before a refused connection is tried again for confirmation."""
 MAX_AT_ONCE: Final = 3
-"""Most failures in a row that are confirmed at once: a dying process closes its sessions, then refuses connections."""
+"""The maximum number of failures in a row that are confirmed at once: a dying process closes its sessions, then refuses
+connections."""
 PROBE_S: Final = 2.5
 """Seconds for which an answer is awaited; later probes are already in progress by then."""
 MAX_UNDER_WAY: Final = 4
-"""Most probes of one node in progress at the same time."""
+"""The maximum number of probes of one node in progress at the same time."""
 MAX_PAGES: Final = 256
-"""Most pages requested one after the other; the next round continues."""
+"""The maximum number of pages requested one after the other; the next round continues."""
 HEARD_S: Final = 2.0
 """Seconds after its last answer for which a node counts as heard."""
 LOOK_S: Final = 0.3

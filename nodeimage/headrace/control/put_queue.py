@@ -26,7 +26,7 @@ from headrace.store.view import ClusterView
 log = structlog.get_logger()
 
 PUTS_AT_ONCE: Final = 16
-"""Most puts in progress at the same time."""
+"""The maximum number of puts in progress at the same time."""
 
 
 class _UnknownOutcome(NamedTuple):

@@ -89,7 +89,7 @@ class Authorization:
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
         self._changes = 0
-        self.rules: int | None = 0 if authorizer.is_on else None
+        self.rules_version: int | None = 0 if authorizer.is_on else None
         """A number that identifies the rules in force, never reused for others; None while security is off."""
         authorizer.on_change(self._changed)
 
@@ -99,7 +99,7 @@ class Authorization:
 
     def _changed(self) -> None:
         self._changes += 1
-        self.rules = self._changes if self._authorizer.is_on else None
+        self.rules_version = self._changes if self._authorizer.is_on else None
 
     # --- one thing
 
@@ -108,7 +108,7 @@ class Authorization:
     ) -> bool:
         """Whether the client may perform the operation now; a denial is recorded by the audit. `name`: for a topic, its
         full name."""
-        if self.rules is None:
+        if self.rules_version is None:
             return True
         permissions = PERMISSIONS[kind][operation]
         if operation is AclOperation.IDEMPOTENT_WRITE:
@@ -123,7 +123,7 @@ class Authorization:
     def sees(self, caller: Caller, operation: AclOperation, kind: Kind, name: str) -> bool:
         """Whether the client may perform the operation, without an audit record: for lists and for the bits of
         authorized operations."""
-        if self.rules is None:
+        if self.rules_version is None:
             return True
         if operation is AclOperation.IDEMPOTENT_WRITE:
             return self._authorizer.allows_some_topic(caller, Permission.PRODUCE)
@@ -149,7 +149,7 @@ class Authorization:
         """The errors of the topics on which the client may not perform the operation, by the names that the client
         used."""
         refused: dict[str, KafkaError] = {}
-        if self.rules is None:
+        if self.rules_version is None:
             return refused
         for index, name in enumerate(dict.fromkeys(names)):
             error = self.refused_topic(caller, operation, name, api=api)
@@ -161,7 +161,7 @@ class Authorization:
     def refused_topic(self, caller: Caller, operation: AclOperation, name: str, *, api: str = "") -> KafkaError | None:
         """The error if the client may not perform the operation on the topic that it names; None if it may, or if no
         topic can have that name."""
-        if self.rules is None:
+        if self.rules_version is None:
             return None
         try:
             full = split(name, caller.default_stream).full
@@ -188,11 +188,11 @@ class Authorization:
     def keep_grant(self, caller: Caller, grants: Grants, operation: AclOperation, name: str | bytes) -> None:
         """Cache that the client may perform the operation on an existing topic, unless the audit records every use of
         the permission."""
-        if self.rules is None or any(map(self._authorizer.tells, PERMISSIONS[Kind.TOPIC][operation])):
+        if self.rules_version is None or any(map(self._authorizer.tells, PERMISSIONS[Kind.TOPIC][operation])):
             return
         if len(grants) >= _MAX_GRANTS:
             grants.clear()
-        grants[name] = self.rules, caller.principal
+        grants[name] = self.rules_version, caller.principal
 
     def topics_of(self, caller: Caller) -> "TopicView":
         """The topics as the client may see them, valid for one request."""
@@ -202,7 +202,9 @@ class Authorization:
 
     def operations(self, caller: Caller, kind: Kind, name: str = "") -> int:
         """The bits of the operations that a client may perform now."""
-        return bits(each for each in _OPERATIONS[kind] if self.rules is None or self.sees(caller, each, kind, name))
+        return bits(
+            each for each in _OPERATIONS[kind] if self.rules_version is None or self.sees(caller, each, kind, name)
+        )
 
 
 class TopicView:
@@ -213,7 +215,7 @@ class TopicView:
         self._authorization = authorization
         self._authorizer = authorizer
         self._caller = caller
-        self._rules = authorization.rules
+        self._rules = authorization.rules_version
         self._seen: dict[str, bool] = {}
         self._operations: dict[str, int] = {}
 
@@ -242,8 +244,8 @@ class TopicView:
 
     def _refresh(self) -> None:
         """Forget all decisions if the rules have changed: a long list is built in several turns of the loop."""
-        if self._rules != self._authorization.rules:
-            self._rules = self._authorization.rules
+        if self._rules != self._authorization.rules_version:
+            self._rules = self._authorization.rules_version
             self._seen.clear()
             self._operations.clear()
 

@@ -28,6 +28,7 @@ MAX_NAME: Final = 249
 """Characters in a user name or client id."""
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 _TYPES: Final = ("user", "client-id", "ip")
+_ONLY: Final = "only of user, client-id and ip"
 _OF_CLIENTS: Final = (Key.PRODUCE, Key.CONSUME, Key.REQUESTS, Key.MUTATIONS)
 _BYTES: Final = (Key.PRODUCE, Key.CONSUME)
 
@@ -85,7 +86,7 @@ class ClientQuotaApis:
         for some in batched_groups(entries):
             items = [item for of_entry in some.values() for item in of_entry]
             try:
-                await submit_within(self._catalog, AlterQuotas(items), timeout_ms=0)
+                await submit_within(self._catalog, AlterQuotas(items), timeout_ms=0)  # as long as is allowed
             except HeadraceError as error:  # later commands would fail too, each after its timeout
                 return dict.fromkeys(left, error)
             self._audit(session, items)
@@ -113,7 +114,7 @@ def _components(asked: Sequence[Any]) -> dict[str, tuple[int, str | None]]:
     for each in asked:
         kind = each.entity_type
         if kind not in _TYPES:
-            raise KafkaError(Code.UNSUPPORTED_VERSION, f"there are no quotas of {kind[:100]!r}: {', '.join(_TYPES)}")
+            raise KafkaError(Code.UNSUPPORTED_VERSION, f"there are no quotas of {kind[:100]!r}, {_ONLY}")
         if kind in found:
             raise _invalid(f"{kind} is given more than once")
         if each.match_type not in (_EXACT, _DEFAULT, _ANY):
@@ -159,7 +160,7 @@ def _quotas(entry: Any) -> list[Quota]:
     for of in entry.entity:
         kind, name = of.entity_type, of.entity_name
         if kind not in _TYPES:
-            raise _invalid(f"there are no quotas of {kind[:100]!r}: {', '.join(_TYPES)}")
+            raise _invalid(f"there are no quotas of {kind[:100]!r}, {_ONLY}")
         if kind in names:
             raise _invalid(f"{kind} is given more than once")
         names[kind] = _name(kind, name)
@@ -188,7 +189,7 @@ def _name(kind: str, name: str | None) -> str | None:
 
 def _key(key: str, keys: Sequence[Key]) -> str:
     if key not in keys:
-        raise _invalid(f"there is no quota {key[:100]!r} here: {', '.join(keys)}")
+        raise _invalid(f"there is no quota {key[:100]!r} here; there are: {', '.join(keys)}")
     return key
 
 

@@ -9,10 +9,10 @@ A partition that this node cannot serve gets its own error; the others are serve
 partition, the partition's fetches are woken and answer NOT_LEADER_OR_FOLLOWER; the client's next fetch looks it up
 again.
 
-Whether the client may read a partition is checked when the partition is bound, before anything is looked up for it, and
-again after each change of the rules (`WatchedPartition.rules`), before anything about it is returned. When the rules
-change, waiting fetches are checked a few at a time: one with a partition that may no longer be read is answered at
-once.
+A partition is *bound* when its watcher is attached to the partition in memory. Whether the client may read it is
+checked then, before anything is looked up for it, and again after each change of the rules
+(`WatchedPartition.rules_version`), before anything about it is returned. When the rules change, waiting fetches are
+checked a few at a time: one with a partition that may no longer be read is answered at once.
 
 A waiting fetch is answered early when another request of its client waits behind it, since answers are sent in order.
 
@@ -165,29 +165,29 @@ class FetchApi:
         await Fetch(self, connection, slot, session, asked, version).bind_and_start()
 
     def _rules_changed(self) -> None:
-        if self.authorization.rules is not None and (self._recheck_task is None or self._recheck_task.done()):
+        if self.authorization.rules_version is not None and (self._recheck_task is None or self._recheck_task.done()):
             self._recheck_task = self.runtime.spawn(self._recheck_permissions())
 
     async def _recheck_permissions(self) -> None:
         """Wake the fetches of partitions that their clients may no longer read; sessions without a fetch under way are
         covered too."""
-        rules = None
-        while (present := self.authorization.rules) is not None and present != rules:
-            rules = present
+        rules_version = None
+        while (present := self.authorization.rules_version) is not None and present != rules_version:
+            rules_version = present
             checked = 0
             for topic in self.topics.all():
                 for partition in list(topic.partitions.values()):
                     for watcher in list(partition.watchers or ()):
-                        if isinstance(watcher, WatchedPartition) and watcher.rules != rules:
+                        if isinstance(watcher, WatchedPartition) and watcher.rules_version != rules_version:
                             if self.authorization.may_read(watcher.session.principal, topic.full_name):
-                                watcher.rules = rules
+                                watcher.rules_version = rules_version
                             else:
                                 watcher.wake()
                         checked += 1
                         await yield_to_loop(checked)
                     checked += 1
                     await yield_to_loop(checked)
-                if self.authorization.rules != rules:
+                if self.authorization.rules_version != rules_version:
                     break
 
 
@@ -263,15 +263,20 @@ class Fetch:
     # --- topics and partitions
 
     def bind_cached(self) -> bool:
-        """Bind the partitions that the client named from memory; false if any has to be looked up on disk."""
+        """Bind the partitions that the client named, using only what is in memory; false if any has to be looked up on
+        disk."""
         topics = self._api.topics
-        rules, by_name = self._api.authorization.rules, topics.by_name(self._connection.default_stream)
+        rules_version, by_name = self._api.authorization.rules_version, topics.by_name(self._connection.default_stream)
         for key, interest in self._session.active.items():
             name_or_id, number = key
             topic = by_name.get(name_or_id) if isinstance(name_or_id, str) else topics.cached_id(name_or_id)
             if topic is None:  # even if it was missing last time: it may have been created since
                 return False
-            if rules is not None and interest.rules != rules and not self._may_read(interest, topic):
+            if (
+                rules_version is not None
+                and interest.rules_version != rules_version
+                and not self._may_read(interest, topic)
+            ):
                 continue
             partition = topic.partitions.get(number)
             if partition is None:
@@ -321,8 +326,8 @@ class Fetch:
                 interest.error = topic
                 interest.unwatch()
             elif (
-                authorization.rules is not None
-                and interest.rules != authorization.rules
+                authorization.rules_version is not None
+                and interest.rules_version != authorization.rules_version
                 and not self._may_read(interest, topic)
             ):
                 pass
@@ -343,8 +348,8 @@ class Fetch:
         """Whether the client may read a topic now; if not, set the interest's error and stop watching its partition."""
         authorization, connection, key = self._api.authorization, self._connection, interest.key[0]
         grant = connection.read_grants.get(key)
-        if grant is not None and grant[0] == authorization.rules and grant[1] is connection.principal:
-            interest.rules = grant[0]
+        if grant is not None and grant[0] == authorization.rules_version and grant[1] is connection.principal:
+            interest.rules_version = grant[0]
             return True
         refused: KafkaError | None = None
         if isinstance(key, str) or interest.partition is not None:  # the client knows of a topic that it reads already
@@ -354,18 +359,18 @@ class Fetch:
         else:
             refused = authorization.refused_id(connection, AclOperation.READ, key, topic.full_name, api="Fetch")
         if refused is None:
-            interest.rules = -1 if authorization.rules is None else authorization.rules
+            interest.rules_version = -1 if authorization.rules_version is None else authorization.rules_version
             authorization.keep_grant(connection, connection.read_grants, AclOperation.READ, key)
             return True
         interest.error = refused
         interest.unwatch()
         return False
 
-    def _read_under(self, interest: WatchedPartition, rules: int) -> None:
-        """If a watched partition was bound under other rules, stop watching it unless `rules` let the client read it
-        too."""
+    def _recheck(self, interest: WatchedPartition, rules_version: int) -> None:
+        """If a watched partition was bound under other rules, stop watching it unless those of `rules_version` let
+        the client read it too."""
         partition = interest.partition
-        if partition is None or interest.rules == rules:
+        if partition is None or interest.rules_version == rules_version:
             return
         topic = self._api.topics.cached_id(partition.topic_id)
         if topic is not None:
@@ -447,10 +452,10 @@ class Fetch:
         total = 0
         failed = full = False
         quiet = []
-        rules = self._api.authorization.rules
+        rules_version = self._api.authorization.rules_version
         for key, interest in self._session.active.items():
-            if rules is not None and interest.rules != rules:
-                self._read_under(interest, rules)
+            if rules_version is not None and interest.rules_version != rules_version:
+                self._recheck(interest, rules_version)
             error = self._check(interest)
             if error is not None:
                 failed = True
@@ -504,12 +509,11 @@ class Fetch:
 
     def _filled(self, found: Mapping[Key, list[Buffer]], counts: Mapping[Key, int] | None = None) -> FetchAnswer:
         answer = FetchAnswer(self._session, counts)
-        rules = self._api.authorization.rules
+        rules_version = self._api.authorization.rules_version
         for interest in list(self._session.reportable.values()):
-            if (
-                rules is not None and interest.rules != rules
-            ):  # the rules changed while it was read, or while it was quiet
-                self._read_under(interest, rules)
+            # The rules may have changed while it was read, or while it was quiet.
+            if rules_version is not None and interest.rules_version != rules_version:
+                self._recheck(interest, rules_version)
             answer.add(interest, found.get(interest.key))
         return answer
 
@@ -546,9 +550,9 @@ class Fetch:
     ) -> tuple[FetchAnswer, list[Buffer]]:
         answer = FetchAnswer(self._session, counts)
         for index, interest in enumerate(list(self._session.reportable.values())):
-            rules = self._api.authorization.rules
-            if rules is not None and interest.rules != rules:
-                self._read_under(interest, rules)
+            rules_version = self._api.authorization.rules_version
+            if rules_version is not None and interest.rules_version != rules_version:
+                self._recheck(interest, rules_version)
             answer.add(interest, found.get(interest.key))
             await yield_to_loop(index)
         return answer, await self._api.runtime.loop.run_in_executor(

@@ -43,7 +43,7 @@ class WatchedPartition:
         "error",
         "key",
         "partition",
-        "rules",
+        "rules_version",
         "sent_high_watermark",
         "sent_log_start",
         "session",
@@ -60,9 +60,9 @@ class WatchedPartition:
         self.error: KafkaError | None = None
         self.sent_high_watermark = -1
         self.sent_log_start = -1
-        self.rules = -1
-        """The rules under which the client may read the partition (Authorization.rules); under other rules it is
-        checked again."""
+        self.rules_version = -1
+        """The version of the rules under which the client may read the partition (Authorization.rules_version); under
+        other rules it is checked again."""
 
     def watch(self, partition: Partition, topic: Topic) -> None:
         """Watch `partition`, which belongs to `topic`, instead of any earlier partition."""
@@ -128,7 +128,7 @@ class FetchSession:
         self.principal = principal
         if principal.groups != own.groups:
             for key, interest in self.interests.items():
-                interest.rules = -1
+                interest.rules_version = -1
                 self.active[key] = interest
         return True
 

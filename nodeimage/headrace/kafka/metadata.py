@@ -152,7 +152,7 @@ class MetadataApi:
                 names if not refused else [name for name in names if name not in refused],
                 session,
                 create=create,
-                may_create=None if self._authorization.rules is None else partial(self._may_create, session),
+                may_create=None if self._authorization.rules_version is None else partial(self._may_create, session),
             )
         )
         by_id = iter(

@@ -143,7 +143,7 @@ class ProduceApi:
         known = self._topics.by_name(session.default_stream)
         refused: list[ProduceResult] = []
         parts = produce.partitions
-        if (rules := self._authorization.rules) is not None:
+        if (rules := self._authorization.rules_version) is not None:
             grant = session.write_grants.get(parts[0].topic) if len(parts) == 1 else None
             is_granted = grant is not None and grant[0] == rules and grant[1] is session.principal
             if (not is_granted or produce.transactional_id is not None) and (
@@ -461,7 +461,7 @@ class ProduceApi:
                 f"a batch of {size} bytes; {part.topic} accepts at most {limit} (max.message.bytes)",
             )
         if header.attributes & TRANSACTIONAL_BIT:
-            if self._authorization.rules is not None and not pending.is_transactional:
+            if self._authorization.rules_version is not None and not pending.is_transactional:
                 # Decided by the batch, not by the request's field, which a client may leave out (CVE-2018-17196).
                 raise KafkaError(
                     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "records of a transaction, without its transactional id"
@@ -578,7 +578,7 @@ class ProduceApi:
         if self._cluster.node_count == 1:  # no other node may have, or receive, the predecessor
             return None
         session.refusals = session.refusals or Refusals()
-        if not session.refusals.is_early(part, expected):
+        if not session.refusals.has_grace(part, expected):
             return None
         log.info("a batch is early", topic=part.topic, partition=part.partition, peer=session.peer, reason=reason)
         return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{reason}; send it again")

@@ -37,8 +37,8 @@ from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.header import RequestHeader
 
 MAX_BYTES: Final = MAX_MESSAGE_BYTES + (8 << 10)
-"""The longest message of any mechanism, plus its header. Kafka's `sasl.server.max.receive.size` is 512 KiB; TLS buffers
-alone would hold three times that."""
+"""The longest message of any mechanism, plus its header. Kafka's `sasl.server.max.receive.size` is 512 KiB: TLS could
+then hold more for a connection than `unproven_connections` counts."""
 MAX_SHORT_BYTES: Final = 4 << 10
 MAX_VERSIONS: Final = 4
 """ApiVersions requests before authentication: a client may retry with a lower version of it."""
@@ -86,7 +86,8 @@ class SaslConnection(Connection):
         self._versions_asked = 0
         self._most_bytes = MAX_BYTES
         self._room_bytes = UNPROVEN_ROOM_BYTES
-        self._is_new = False  # a whole request proves nothing here
+        # So that the first request does not prove the place, as it does without SASL; prove() does.
+        self._is_new = False
 
     @property
     def address(self) -> str:

@@ -9,8 +9,9 @@ connection at work is never replaced: its work would have to be repeated, and on
 
 A connection that has not authenticated within `LIMIT_S` ends; seconds in which this process was suspended do not count
 (base.awake_clock). Memory of large messages is counted: above `MAX_HELD` bytes the connection with the largest message
-ends. So all of these connections together cost less than 64 MiB: `MAX_CONNECTIONS` times 350 KiB at worst (TLS buffers,
-which hold as much as a message may have, and the connection itself), plus `MAX_HELD`.
+ends. So all of these connections together cost less than 64 MiB: `MAX_CONNECTIONS` times 350 KiB at worst (256 KiB
+that TLS reads into, TLS's copy of a message of at most `sasl_gate.MAX_BYTES`, and the connection itself), plus
+`MAX_HELD`.
 
 Connections that end this way are counted, and logged once per reason in `LOG_EVERY_S`. Everything runs on the loop
 thread.
@@ -28,8 +29,8 @@ log = structlog.get_logger()
 MAX_CONNECTIONS: Final = 128
 MAX_OF_ADDRESS: Final = 96
 MAX_HANDSHAKES: Final = MAX_OF_ADDRESS
-"""Limit of unauthenticated connections and TLS handshakes together: a connection that has cost a handshake should not
-be refused."""
+"""Limit of unauthenticated connections and TLS handshakes together. Not above the limit of one address: otherwise a
+connection could be refused after its handshake was paid for."""
 MIN_S: Final = 0.25
 LIMIT_S: Final = 10.0
 """Seconds from the connection to the end of its authentication."""
@@ -89,8 +90,9 @@ class UnprovenConnections:
         self.waits(member)
         return True
 
-    def has_room(self, coming: int) -> bool:
-        """Whether a TLS handshake may begin while `coming` others are under way."""
+    def make_room(self, coming: int) -> bool:
+        """Whether a TLS handshake may begin while `coming` others are under way. At the limit this ends the connection
+        that has waited for longest, to make room."""
         return len(self._members) + coming < MAX_HANDSHAKES or (bool(self._members) and self._make_way(None))
 
     def waits(self, member: Member) -> None:

@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 PAGE: Final = 5_000
 MAX_SHOWN: Final = 1_000
-"""Most refused or diverged topics that are shown of one link."""
+"""The maximum number of refused or diverged topics that are shown of one link."""
 MOVE_TIMEOUT_MS: Final = 540_000
 """How long another cluster may take to move homes, in milliseconds."""
 

@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 RETRY_S: Final = 1.0
 ASK_S: Final = 2.0
 MAX_BEHIND: Final = 200_000
-"""Most topics for which a node reports how far they are behind."""
+"""The maximum number of topics for which a node reports how far they are behind."""
 UNKNOWN: Final = -1
 
 

@@ -23,7 +23,7 @@ from headrace.store.sqlite import SqliteStore
 
 STORE_FILE = "cluster.sqlite"
 MAX_NODES = 99
-"""Most nodes on one machine."""
+"""The maximum number of nodes on one machine."""
 
 
 class OtherNodes(HeadraceError):

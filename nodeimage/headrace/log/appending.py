@@ -35,10 +35,10 @@ from headrace.log.writing import (
     Spare,
     WriteJob,
     direct_write,
+    fits_one_write,
     make_spare_file,
     open_again,
     open_file_bytes,
-    pends_one_write,
     write_portion,
 )
 from headrace.metrics.log_times import LogTimes
@@ -436,9 +436,9 @@ class Appender:
             self.mark_synced()
 
     @property
-    def pends_one_write(self) -> bool:
+    def pending_fits_one_write(self) -> bool:
         """Whether one system call can write all pending frames, so that it may run in parallel with another write."""
-        return pends_one_write(self._portions)
+        return fits_one_write(self._portions)
 
     def direct_write(self, job: WriteJob, *, beside: bool = False) -> DirectWrite | None:
         """The single system call that does what `write_job` would do; report it to `written_directly` afterwards. None:

@@ -75,6 +75,7 @@ def load_checkpoints(path: Path) -> LoadedCheckpoints:
     except CorruptLog:
         synced = max((segment.end for segment in _intact(file.fd, path, FILE_HEAD_BYTES, file_size)), default=0)
         return LoadedCheckpoints([], 0, synced)
+    # So that an unreadable byte raises here instead of killing the process.
     touch(file.fd, FILE_HEAD_BYTES, file_size)
     segments: list[Segment] = []
     size, end = FILE_HEAD_BYTES, 0

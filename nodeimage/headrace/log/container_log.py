@@ -239,9 +239,9 @@ class ContainerLog:
         self.appender.write_job(job)
 
     @property
-    def pends_one_write(self) -> bool:
+    def pending_fits_one_write(self) -> bool:
         """Whether one system call can write all pending frames, so that it may run in parallel with another write."""
-        return self.appender.pends_one_write
+        return self.appender.pending_fits_one_write
 
     @property
     def can_write_in_parallel(self) -> bool:

@@ -8,7 +8,7 @@ synced and (if it completes a table) checkpointed before the next portion starts
 - frames after a checkpoint are written only after the checkpoint is durable, so a start scans at most one table's
   worth of frames.
 
-Two jobs that are single writes to one chunk may be in progress at a time (`pends_one_write`), and reach the disk in
+Two jobs that are single writes to one chunk may be in progress at a time (`fits_one_write`), and reach the disk in
 either order; a crash may leave the second without the first. A start treats the frames after such a hole as a torn
 tail (recovery.py). This is right, since the second job is not acknowledged before the first.
 
@@ -119,7 +119,7 @@ def open_again(chunk: Chunk) -> OpenFile | None:
     return file if os.path.samestat(os.fstat(own.fd), os.fstat(file.fd)) else None
 
 
-def pends_one_write(portions: Sequence[Portion]) -> bool:
+def fits_one_write(portions: Sequence[Portion]) -> bool:
     """Whether `portions` are contiguous frames of a chunk that has its file, without a checkpoint after them."""
     if len(portions) != 1:
         return False
@@ -132,7 +132,7 @@ def direct_write(job: WriteJob, *, fsync: bool, beside: OpenFile | None = None) 
 
     `beside`: a second open file of the chunk, for a write in parallel with another.
     """
-    if job.done or not pends_one_write(job.portions):
+    if job.done or not fits_one_write(job.portions):
         return None
     portion = job.portions[0]
     file = beside or portion.chunk.body.file

@@ -1,4 +1,4 @@
-"""How long Kafka clients wait for responses, by API and phase, and which errors they get. Pure.
+"""How long Kafka clients wait for responses, by API and phase, and which errors they get. No I/O but the clock.
 
     queue      from the arrival of the request's last bytes to its start: it waits behind others, or for a quota
     append     until the batches are in the log's pending job: decoding, checks, and waiting for state not in memory

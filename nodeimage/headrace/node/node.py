@@ -418,7 +418,7 @@ class Node:
         if listener is None:
             handshakes = None
         else:
-            room = () if sasl is None else (logins.unproven.has_room,)
+            room = () if sasl is None else (logins.unproven.make_room,)
             handshakes = listener.handshakes(self._awake, *room)
         protocols = partial(accepted, listener=name, default_stream=default_stream, identify=identify)
         acceptor = Acceptor(

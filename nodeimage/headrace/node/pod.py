@@ -36,7 +36,7 @@ ANSWERED: Final = frozenset({"/livez", "/readyz", "/safez"}) | METRICS
 """Paths that the pod forwards to its shards. To a shard such a caller looks like one on its own host, so nothing that
 changes anything is forwarded."""
 MAX_ANSWERED: Final = 64
-"""Most connections that the pod answers at a time."""
+"""The maximum number of connections that the pod answers at a time."""
 HAND_OVER_S: Final = 10.0
 RECOVER_S: Final = 150.0
 NEEDED: Final = ("POD_NAME", "POD_NAMESPACE", "POD_IP")

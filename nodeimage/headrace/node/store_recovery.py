@@ -1,5 +1,5 @@
-"""Restores records of containers that the cluster store has lost while the nodes run: deleted by hand on Kubernetes, or
-replaced by older ones because etcd was restored from a backup.
+"""Restores the cluster store's entries for containers (container records, not the records in them) that were lost while
+the nodes run: deleted by hand on Kubernetes, or replaced by older ones because etcd was restored from a backup.
 
 Any node can do it on request. It asks all registered nodes what their folders hold of containers that have no record. A
 node that has yet to notice that the records are gone may still lead, so the question is repeated until all nodes have
@@ -44,7 +44,7 @@ SEEN_S: Final = 20.0
 """Seconds within which all nodes should notice that records were deleted."""
 SEEN_AGAIN_S: Final = 0.2
 WARNINGS: Final = 100
-"""Most warnings that one node sends."""
+"""The maximum number of warnings that one node sends."""
 SKIPPED_PRODUCERS: Final = 1 << 28
 """How many producer ids to skip: they may have been handed out, since the copy was made, to nodes that no longer run.
 There are 2**40."""
@@ -82,6 +82,7 @@ class StoreRecovery:
         unless they are older than what a replica knows. Raises HeadraceError, OSError."""
         nodes = await self._store(records.nodes)
         answers = await self._look(nodes, Unrecorded(sorted(await self._recorded())))
+        # Their record is older than what a replica knows.
         set_back = {container for answer, _ in answers for container in answer.set_back}
         if set_back and apply:
             await self._store(lambda store: _withdraw(store, set_back))

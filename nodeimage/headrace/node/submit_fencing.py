@@ -3,9 +3,9 @@
 A call that timed out, or whose target no longer leads, may still be under way in a connection that is cut off for now.
 When the network heals it arrives behind commands that were submitted later and acknowledged: a committed offset would
 go back, a deleted topic would exist again. So each attempt names the epoch of the leader that it is for and has a
-number, which rises with each attempt of its process; it also says below which number attempts were given up. The leader
-refuses attempts for another epoch, and numbers below that. (Kafka's controller refuses by broker epoch, for the same
-reason: KIP-380.)
+number, which rises with each attempt of its process; it also carries a number below which the leader refuses attempts:
+one more than the highest that was given up. An older attempt that is still awaited may be refused with them. The leader
+also refuses attempts for another epoch. (Kafka's controller refuses by broker epoch, for the same reason: KIP-380.)
 
 This covers the commands of one process within one epoch. It does not cover a client that turned to another node
 meanwhile: its first request was not answered, and may still take effect.
@@ -47,9 +47,9 @@ class SubmitFence:
         self._least: dict[str, int] = {}
 
     def admit(self, asked: Submit, *, led: Epoch) -> None:
-        """Raise KafkaError NOT_CONTROLLER for a late attempt. Call this where the command takes effect at once. `led`:
-        the epoch in which this node leads."""
-        if not asked.epoch:
+        """Raise KafkaError NOT_CONTROLLER for a late attempt. Nothing may be awaited between this call and the
+        command's taking effect. `led`: the epoch in which this node leads."""
+        if not asked.epoch:  # a node of the previous version: not fenced
             return
         if asked.epoch != led:
             raise KafkaError(
@@ -61,4 +61,6 @@ class SubmitFence:
             self._least.clear()
         least = self._least[asked.run] = max(asked.least, self._least.get(asked.run, 0))
         if asked.number < least:
-            raise KafkaError(Code.NOT_CONTROLLER, "this attempt is late: its sender has given it up")
+            raise KafkaError(
+                Code.NOT_CONTROLLER, "this attempt is late: its sender has since given up this or a later one"
+            )

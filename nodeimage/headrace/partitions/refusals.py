@@ -1,19 +1,19 @@
 """Retriable refusals of batches, and their effect on the batches that follow.
 
 An idempotent producer has several requests in flight on one connection, and further batches built. When a batch is
-refused with a retriable error (the partition changes its leader, rolls, or has no room), the batches behind it must not
-be stored before it is sent again. They would be out of order, and nothing else would detect it, since an unknown
-producer may begin anywhere (partitions/producer_state.py). Nor may they be refused with OUT_OF_ORDER_SEQUENCE_NUMBER:
-librdkafka then begins a new epoch, in which it sends again what it had in flight to other partitions, stored or not. So
-they get the same refusal, and the client sends all of them again, in order.
+refused with a retriable error (the partition changes its leader, rolls to another container, or has no room), the
+batches behind it must not be stored before it is sent again. They would be out of order, and nothing else would detect
+it, since an unknown producer may begin anywhere (partitions/producer_state.py). Nor may they be refused with
+OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka then begins a new epoch, in which it sends again what it had in flight to other
+partitions, stored or not. So they get the same refusal, and the client sends all of them again, in order.
 
 A batch that is stored already is exempt: it repeats a batch that was stored by way of another node, and is recognized.
 
 A refusal ends when its batch is sent again, when the producer begins a new epoch, when the partition's own state says
 that a batch is the next one (the refused batch may have been stored by way of another node), and after a while: a short
 while if the topic was deleted and recreated since, as the new topic knows nothing of what the old one stored. The
-age of a refusal is measured at the arrival of a request, which may then wait for longer than a refusal lasts until it
-can start.
+age of a refusal is measured at the arrival of a request, since the request may have to wait, before it starts, for
+longer than a refusal lasts.
 
 A batch that arrives on a new connection *before* the one that it follows is refused with a retriable error, too, for a
 second, and only then with OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka sends batches in that order when a partition changes
@@ -171,8 +171,8 @@ class Refusals:
         else:
             self._refused[key] = _Refused(epoch, sequence, KafkaError(error.code, str(error)), topic_id, now)
 
-    def is_early(self, part: PartitionRecords, expected: int | None) -> bool:
-        """Whether the batch that this early batch follows may still arrive.
+    def has_grace(self, part: PartitionRecords, expected: int | None) -> bool:
+        """Whether to refuse this early batch with a retriable error: true for `EARLY_S` from the first time it is seen.
 
         `expected`: the sequence of the missing batch; None if the producer is unknown, so that any earlier one may be
         missing.

@@ -225,8 +225,8 @@ class Submit(Request[Submitted], frozen=True):
     number: int = 0
     """The number of the attempt, which rises within a process incarnation."""
     least: int = 0
-    """Attempts of the same process incarnation with a lower number are abandoned: the leader refuses them if they
-    arrive later."""
+    """The leader refuses later arrivals of the same process incarnation with a lower number: one more than the highest
+    that was abandoned."""
     answer = Submitted
 
 

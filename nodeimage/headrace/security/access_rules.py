@@ -24,7 +24,7 @@ from headrace.security.access_expression import AccessExpression, PlainOr, expre
 from headrace.security.access_syntax import ExpressionFault
 
 _MAX_DECISIONS: Final = 100_000
-"""Most decisions that are cached; when the cache is full, it is cleared."""
+"""The maximum number of decisions that are cached; when the cache is full, it is cleared."""
 _LONGEST_KEPT: Final = 300
 """Longest name, in characters, whose decision is cached. Clients choose names of groups, which may have 32 KiB."""
 

@@ -27,7 +27,7 @@ from headrace.base.errors import Code, HeadraceError
 from headrace.security.principals import NAME_LIMIT, name_fault
 
 TEXT_LIMIT: Final = 64 << 10
-"""Most bytes of an expression in UTF-8; the same as MapR's limit."""
+"""The maximum number of bytes of an expression in UTF-8; the same as MapR's limit."""
 DEEPEST: Final = 50
 """Deepest nesting of brackets. This bounds every recursion over a tree."""
 
@@ -44,9 +44,9 @@ _WORD: Final = re.compile(r"[^ \t\r\n|&!()]+")
 _QUOTED_CONTENT: Final = re.compile(r'(?:[^"\\]|\\["\\])*+')
 _ESCAPED: Final = re.compile(r"\\(.)")
 _SHOWN: Final = 24
-"""Most characters of the offending text that a message shows."""
+"""The maximum number of characters of the offending text that a message shows."""
 _PART_SHOWN: Final = 100
-"""Most characters of a part of an expression that an explanation shows."""
+"""The maximum number of characters of a part of an expression that an explanation shows."""
 _TERM_EXPECTED: Final = "u:NAME, g:NAME, p, ! or ("
 
 

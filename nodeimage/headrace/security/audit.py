@@ -23,7 +23,7 @@ ALL_BURST: Final = 2_000
 ALL_PER_S: Final = 500.0
 _MAX_PRINCIPALS: Final = 10_000
 _MAX_TEXT: Final = 500
-"""Most characters of a name or a reason: clients choose some of them."""
+"""The maximum number of characters of a name or a reason: clients choose some of them."""
 
 LOGIN: Final = "login"
 """The action, and the kind, of a client that proves who it is, or fails to."""

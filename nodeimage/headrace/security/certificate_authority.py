@@ -22,7 +22,7 @@ from headrace.base.errors import Code, HeadraceError
 DAY_S: Final = 86_400
 BACKDATED_S: Final = 3_600
 MAX_COMMON_NAME: Final = 64
-"""Most characters of a common name (RFC 5280's upper bound)."""
+"""The maximum number of characters of a common name (RFC 5280's upper bound)."""
 
 
 class CertificateRefused(HeadraceError):

@@ -26,7 +26,7 @@ WINDOWS: Final = 11
 """Kafka's `quota.window.num`."""
 _SPAN_S: Final = WINDOWS * WINDOW_S
 _MAX_COUNTS: Final = 100_000
-"""Most rates and buckets that are kept; the least recently used go first."""
+"""The maximum number of rates and buckets that are kept; the least recently used go first."""
 _LONGEST_KEPT: Final = 300
 """Longest client id, in characters, that is used as a key. Clients choose client ids, which may have 32 KiB."""
 

@@ -22,7 +22,7 @@ from headrace.security.scram_common import HASHES
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", *HASHES)
 MAX_PEM: Final = 1 << 20
-"""Most bytes of one property's value."""
+"""The maximum number of bytes of one property's value."""
 
 _FIELDS: Final[Mapping[str, str]] = {
     "security.protocol": "protocol",

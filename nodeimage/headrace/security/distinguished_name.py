@@ -53,7 +53,7 @@ _ESCAPED_AT_ENDS: Final = " \r"
 
 
 _OBJECT_IDENTIFIER_LIMIT: Final = 64
-"""Most bytes of an object identifier; those in use have fewer than 20."""
+"""The maximum number of bytes of an object identifier; those in use have fewer than 20."""
 
 
 class CertificateUnreadable(HeadraceError):

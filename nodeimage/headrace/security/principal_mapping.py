@@ -41,7 +41,7 @@ _END_OF_RULE: Final = re.compile(r"\s*+(?=,|\Z)")
 _REPLACEMENT_PART: Final = re.compile(r"\\(?P<escaped>.)|\$(?P<digits>[0-9]+)|(?P<plain>[^\\$]++)", re.DOTALL)
 _LINE_ENDS: Final = re.compile("[\n\r\x85\u2028\u2029]")
 _SHOWN: Final = 120
-"""Most characters of a subject that a message shows."""
+"""The maximum number of characters of a subject that a message shows."""
 
 
 class MappingFault(HeadraceError):

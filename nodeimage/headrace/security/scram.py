@@ -22,7 +22,7 @@ from headrace.security.scram_common import (
 )
 
 MAX_ITERATIONS: Final = 1 << 18
-"""Most iterations that the client accepts: they cost half a second of its CPU."""
+"""The maximum number of iterations that the client accepts: they cost half a second of its CPU."""
 
 
 class ScramFailed(Exception):

@@ -19,7 +19,7 @@ from headrace.base.errors import Code, HeadraceError
 from headrace.base.tls_handshakes import TellingContext
 
 MAX_BYTES: Final = 1 << 20
-"""Most bytes of a file."""
+"""The maximum number of bytes of a file."""
 
 
 class ClientAuth(StrEnum):

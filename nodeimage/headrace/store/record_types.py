@@ -49,7 +49,7 @@ NOBODY = NodeId(0)
 SECRET_BYTES = 16
 """Length of the cluster's secret, in bytes."""
 MAX_REPLICAS = 9
-"""Most replicas that a volume may have."""
+"""The maximum number of replicas that a volume may have."""
 
 FORMAT_VERSION = FORMAT
 """Format of a cluster's records and folders. A newer one is refused."""
@@ -290,8 +290,8 @@ class BalanceRecord(Record, frozen=True):
     disk_floor: int = 8 * 2**30
     """Bytes below which disk use does not make a node hot."""
     moves_per_minute: int = 6
-    """The most moves per minute from one node to another; also, counted separately, how often per minute a cold node is
-    filled from all nodes above the mean."""
+    """The maximum number of moves per minute from one node to another; also, counted separately, how often per minute a
+    cold node is filled from all nodes above the mean."""
 
 
 class FeaturesRecord(Record, frozen=True):

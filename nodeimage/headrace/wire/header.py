@@ -60,7 +60,7 @@ def read_request_header(buf: Buffer) -> RequestHeader:
         if is_flexible(api_key, api_version):
             pos = skip_tags(buf, pos)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise MalformedRequest(f"{__name__}: the bytes end early or are not the type due: {error}") from error
+        raise MalformedRequest(f"{__name__}: the bytes end early, or are not of the expected type: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, pos)
 
 

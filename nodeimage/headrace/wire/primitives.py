@@ -47,7 +47,7 @@ def malformed(decode: F) -> F:
             return decode(*args, **kwargs)
         except (IndexError, struct.error, UnicodeDecodeError) as error:
             raise MalformedRequest(
-                f"{decode.__module__}: the bytes end early or are not the type due: {error}"
+                f"{decode.__module__}: the bytes end early, or are not of the expected type: {error}"
             ) from error
 
     return checked  # type: ignore[return-value]

@@ -95,7 +95,7 @@ def decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:
     try:  # as the decorator `malformed`, without the cost of its call: this is the hottest decoder
         return _decode_request(buf, body, version)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise MalformedRequest(f"{__name__}: the bytes end early or are not the type due: {error}") from error
+        raise MalformedRequest(f"{__name__}: the bytes end early, or are not of the expected type: {error}") from error
 
 
 def _decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:

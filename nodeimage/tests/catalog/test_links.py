@@ -14,7 +14,7 @@ from headrace.catalog.links import DeleteLink, PutLink, SetLinkSource, SetLinkSt
 from headrace.catalog.rows import PAUSED, RUNNING
 from headrace.catalog.streams import DeleteStream
 from headrace.catalog.topics import CreateTopics, NewTopic
-from kit.catalog import NOW, Tables
+from kit.catalog import NOW, Tables, stream
 from kit.catalog_commands import ID
 
 CONFIG = LinkConfig(["far:9092"], "/src", ["pump-*"], throttle=5, credentials=b"sealed")
@@ -31,6 +31,9 @@ def test_a_link_is_made_altered_paused_and_deleted(tables: Tables) -> None:
         tables.apply(PutLink("l", "/s", other, NOW, create=True))
     with pytest.raises(KafkaError, match="there is no link m"):
         tables.apply(PutLink("m", "/s", other, NOW, create=False))
+    tables.apply(stream("/t"))
+    with pytest.raises(KafkaError, match="link l is of stream /s, not of /t"):
+        tables.apply(PutLink("l", "/t", other, NOW, create=False))
     assert tables.apply(PutLink("l", "/s", other, NOW, create=False)).changed
     assert tables.apply(SetLinkState("l", PAUSED)).changed
     assert not tables.apply(SetLinkState("l", PAUSED)).changed

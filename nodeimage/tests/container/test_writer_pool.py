@@ -314,7 +314,7 @@ async def test_two_writes_reach_the_disk_in_either_order_and_count_in_theirs(
         while singles < 2 and (not singles or log.writer.takes_another):
             for _ in range(chance.randint(1, 3)):
                 log.append(chance.randint(1, 3), size=chance.randrange(700))
-            single = log.log.pends_one_write
+            single = log.log.pending_fits_one_write
             if not single and singles:
                 break
             log.submit()

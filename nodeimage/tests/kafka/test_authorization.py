@@ -257,10 +257,10 @@ def test_bits_are_of_what_one_may_do_and_of_everything_while_security_is_off() -
 def test_rules_have_a_number_that_each_change_raises_and_none_while_security_is_off() -> None:
     held = on_stream(CONSUME)
     access = held._authorizer._access
-    first = held.rules
+    first = held.rules_version
     assert first is not None
     told: list[int | None] = []
-    held.on_change(lambda: told.append(held.rules))
+    held.on_change(lambda: told.append(held.rules_version))
     access.rules = access.rules.changed({(Kind.STREAM, "/s", CONSUME): "p"})
     access._tell()
     access.rules = access.rules.changed({}, on=False)
@@ -317,7 +317,7 @@ def test_what_was_granted_is_kept_with_the_rules_and_the_user_within_bounds() ->
     grants: Grants = {}
     for number in range(10_001):
         held.keep_grant(ALICE, grants, WRITE, f"/s:{number}")
-    assert grants == {"/s:10000": (held.rules, ALICE.principal)}
+    assert grants == {"/s:10000": (held.rules_version, ALICE.principal)}
 
 
 def test_nothing_is_kept_where_the_audit_hears_of_each_time() -> None:

@@ -77,7 +77,10 @@ async def test_limits_are_set_altered_one_by_one_and_removed(secured: SecuredNod
         (entry({"user": "u" * 250}, producer_byte_rate=1.0), "at most 249"),
         (entry({"ip": "::1", "user": "u"}, connection_creation_rate=1.0), "an ip alone"),
         (entry({"ip": "host"}, connection_creation_rate=1.0), "'host' is not an IP address"),
-        (entry({"ip": "::1"}, producer_byte_rate=1.0), "no quota 'producer_byte_rate' here: connection_creation_rate"),
+        (
+            entry({"ip": "::1"}, producer_byte_rate=1.0),
+            "no quota 'producer_byte_rate' here; there are: connection_creation_rate",
+        ),
         (entry(ALICE, connection_creation_rate=1.0), "no quota 'connection_creation_rate' here"),
         (entry(ALICE, nonsense=None), "no quota 'nonsense' here"),
         (entry(ALICE, producer_byte_rate=0.0001), "a whole number"),

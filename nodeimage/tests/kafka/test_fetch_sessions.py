@@ -114,12 +114,12 @@ def test_other_groups_of_its_user_have_every_partition_asked_for_again() -> None
     session = FetchSession(Principal("alice", Mechanism.OAUTHBEARER, frozenset({"a"})))
     session.ask(("t", 0), FetchPartition(0, -1, 0, -1, -1, 1))
     (interest,) = session.interests.values()
-    interest.rules = 5
+    interest.rules_version = 5
     session.active.clear()
     assert session.is_of(Principal("alice", Mechanism.OAUTHBEARER, frozenset({"a"})))
-    assert (interest.rules, session.active) == (5, {})
+    assert (interest.rules_version, session.active) == (5, {})
     assert session.is_of(Principal("alice", Mechanism.OAUTHBEARER, frozenset({"b"})))
-    assert (interest.rules, list(session.active.values())) == (-1, [interest])
+    assert (interest.rules_version, list(session.active.values())) == (-1, [interest])
 
 
 def test_a_session_is_not_gone_on_with_where_its_names_mean_other_topics() -> None:

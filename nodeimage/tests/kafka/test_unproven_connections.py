@@ -130,13 +130,13 @@ def test_those_at_work_make_no_way(unproven: UnprovenConnections, clock: Clock) 
 def test_handshakes_begin_while_there_is_room_for_what_comes_of_them(
     unproven: UnprovenConnections, clock: Clock
 ) -> None:
-    assert unproven.has_room(MAX_HANDSHAKES - 1)
-    assert not unproven.has_room(MAX_HANDSHAKES)
+    assert unproven.make_room(MAX_HANDSHAKES - 1)
+    assert not unproven.make_room(MAX_HANDSHAKES)
     first, *_ = fill(unproven, clock, 10, "10.0.0.1")
-    assert unproven.has_room(MAX_HANDSHAKES - 11)
-    assert not unproven.has_room(MAX_HANDSHAKES - 10)
+    assert unproven.make_room(MAX_HANDSHAKES - 11)
+    assert not unproven.make_room(MAX_HANDSHAKES - 10)
     clock.forward(MIN_S)
-    assert unproven.has_room(MAX_HANDSHAKES - 10), "one made way"
+    assert unproven.make_room(MAX_HANDSHAKES - 10), "one made way"
     assert first.ended
 
 

@@ -16,24 +16,24 @@ from kit.written_log import Writing
 def test_what_goes_beside_another_write_is_frames_in_a_chunk_that_is_there_and_nothing_more(writing: Writing) -> None:
     """A job of several calls excludes other writes: with a new chunk, a checkpoint, a gap, the end of a chunk."""
     log = writing.log
-    assert not log.pends_one_write, "nothing pends"
+    assert not log.pending_fits_one_write, "nothing pends"
     writing.append(1)
-    assert not log.pends_one_write, "the chunk's file is still to get its name"
+    assert not log.pending_fits_one_write, "the chunk's file is still to get its name"
     writing.sync()
     writing.append(1)
-    assert log.pends_one_write
+    assert log.pending_fits_one_write
     writing.sync()
     gap, _ = next(gap_frames(log.end, log.end + 200, most=1))
     log.append_frames(memoryview(gap))
-    assert not log.pends_one_write, "a gap"
+    assert not log.pending_fits_one_write, "a gap"
     writing.sync()
     writing.append(1, size=9 << 10)
-    assert not log.pends_one_write, "a checkpoint"
+    assert not log.pending_fits_one_write, "a checkpoint"
     writing.sync()
     log.close_open_chunk()
-    assert not log.pends_one_write, "the end of a chunk"
+    assert not log.pending_fits_one_write, "the end of a chunk"
     writing.sync()
-    assert not log.pends_one_write
+    assert not log.pending_fits_one_write
 
 
 def test_a_full_disk_refuses_writes_and_takes_them_again_when_there_is_room(

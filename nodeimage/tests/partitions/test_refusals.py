@@ -100,10 +100,10 @@ def test_what_was_noted_last_is_forgotten_last_and_no_other_is_looked_at(monkeyp
     refusals = Refusals()
     for partition in range(1000):
         refusals.note(part(10, partition=partition), MOVED, LIFE)
-        refusals.is_early(part(10, partition=partition), 5)
+        refusals.has_grace(part(10, partition=partition), 5)
     now[0] += 1
     refusals.note(part(10, partition=0), MOVED, LIFE)
-    refusals.is_early(part(10, partition=0), 6)
+    refusals.has_grace(part(10, partition=0), 6)
     looked: list[object] = []
     holds = refusals_module._Refused.holds
 
@@ -221,10 +221,12 @@ def test_each_batch_that_is_waited_for_has_a_second_of_its_own(monkeypatch: pyte
     now = 100.0
     monkeypatch.setattr(refusals_module.time, "monotonic", lambda: now)
     refusals = Refusals()
-    assert refusals.is_early(part(15), 10)
-    assert refusals.is_early(part(15, partition=1), None)
+    assert refusals.has_grace(part(15), 10)
+    assert refusals.has_grace(part(15, partition=1), None)
     now += EARLY_S
-    assert not refusals.is_early(part(20), 10)
-    assert not refusals.is_early(part(15, partition=1), None), "nothing came before it"
-    assert refusals.is_early(part(30), 25), "the partition has changed hands once more, and batches were stored between"
-    assert refusals.is_early(part(15, epoch=1), 0)
+    assert not refusals.has_grace(part(20), 10)
+    assert not refusals.has_grace(part(15, partition=1), None), "nothing came before it"
+    assert refusals.has_grace(part(30), 25), (
+        "the partition has changed hands once more, and batches were stored between"
+    )
+    assert refusals.has_grace(part(15, epoch=1), 0)

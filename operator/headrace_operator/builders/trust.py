@@ -25,7 +25,9 @@ from headrace_operator.builders import listeners
 from headrace_operator.specs import Authorities, ClusterSpec
 
 MAX_BYTES: Final = 256 << 10
-"""Most bytes of all provided authorities of a cluster: twice that and the rest of NAME-server fit into a Secret."""
+"""The maximum number of bytes of all provided authorities of a cluster: twice that and the rest of NAME-server fit into
+a Secret.
+"""
 NOBODY: Final = "headrace: nobody is trusted"
 """The name of the authority whose key nobody has."""
 _DAYS: Final = 7300

@@ -21,7 +21,7 @@ from headrace_operator.builders.listeners import Port
 FOLDER: Final = "/etc/headrace/user"
 MIN_PASSWORD: Final = 8
 MAX_PASSWORD: Final = 256
-"""Most characters of a password (headrace.admin.users)."""
+"""The maximum number of characters of a password (headrace.admin.users)."""
 _MODULES: Final = {"PLAIN": "plain.PlainLoginModule"}
 
 

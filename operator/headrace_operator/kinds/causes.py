@@ -31,7 +31,7 @@ WARNING: Final = "Warning"
 BOUND: Final = "pv.kubernetes.io/bind-completed"
 """Annotation of a claim that Kubernetes has bound to a volume."""
 _MESSAGE: Final = 400
-"""Most characters of Kubernetes' message that are kept."""
+"""The maximum number of characters of Kubernetes' message that are kept."""
 
 Object = Mapping[str, Any]
 

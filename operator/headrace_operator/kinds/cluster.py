@@ -82,7 +82,7 @@ COUNTS: Final = (
 PODS_END_S: Final = 30.0
 """Seconds that a cluster's deletion waits for its pods to end, before it deletes the objects that they still write."""
 EVENTS: Final = 200
-"""Most events that are requested from a node: as many as it keeps."""
+"""The maximum number of events that are requested from a node: as many as it keeps."""
 TOLD_S: Final = 3000.0
 """Age in seconds above which events are not passed on: Kubernetes forgets events after an hour, so they would be
 reported again.

@@ -42,9 +42,9 @@ QUIET_S: Final = 30.0
 ANSWER_S: Final = 5.0
 """Seconds that a node has to answer: it waits for the other nodes for a second at most."""
 ASKED: Final = 5
-"""Most pods that are called directly if their Service does not answer."""
+"""The maximum number of pods that are called directly if their Service does not answer."""
 SHOWN: Final = 3
-"""Most pods and claims that a message names, and whose events are requested."""
+"""The maximum number of pods and claims that a message names, and whose events are requested."""
 _ORDINAL: Final = re.compile(r"-(\d+)(?:/\d+)?$")
 
 

@@ -28,7 +28,9 @@ from headrace_operator.specs import FINALIZER, LinkSpec, Spec, StreamSpec, Topic
 from headrace_operator.status import Condition
 
 AGAIN_S: Final = 15.0
+"""Seconds to the next reconcile after a failure, or while the result is not usable."""
 FIGURES_AGAIN_S: Final = 60.0
+"""Seconds to the next reconcile after a success or a final refusal: refreshes the figures."""
 END_AGAIN_S: Final = 5.0
 EARLY_S: Final = 2.0
 ENDING_S: Final = 3.0
@@ -37,9 +39,7 @@ ENDING_S: Final = 3.0
 """
 AGAIN_EACH_S: Final = 0.05
 FIGURES_EACH_S: Final = 0.3
-"""Seconds between two looks, for each resource of a kind: with thousands of resources each is looked at less often, and
-the operator stays idle.
-"""
+"""With n resources of a kind the delay is at least about n times this, so that the operator stays nearly idle."""
 TYPES: Final = ("Reconciled", "Usable")
 FINAL: Final = frozenset(
     {

@@ -60,12 +60,12 @@ LOOK_EACH_S: Final = 0.1
 """Seconds between two looks, for each link: with hundreds of links each is looked at less often."""
 PATIENCE_S: Final = 45.0
 AT_ONCE: Final = 2
-"""Most concurrent calls for which a source is contacted."""
+"""The maximum number of concurrent calls for which a source is contacted."""
 IN_TURN_S: Final = 3.0
 WITHOUT_WORDS: Final = frozenset({"link", "state", "lagRecords", "lagBytes", "lagSeconds", "groups", "partitions"})
 """Status fields without free text, which might quote a secret."""
 MAX_COUNTED: Final = 1000
-"""Most topics of a stream whose homes are counted."""
+"""The maximum number of topics of a stream whose homes are counted."""
 VERSIONS: Final = ("credentialsVersion", "reverseCredentialsVersion")
 """Status fields with the versions of the credentials that were sent last."""
 ROOM: Final = 100

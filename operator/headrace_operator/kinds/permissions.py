@@ -26,7 +26,7 @@ PERMITTED: Final = "Permitted"
 TYPES: Final = (PERMITTED,)
 PAGE: Final = 1000
 MAX_PAGES: Final = 20
-"""Most pages of users that are read to find unknown names; with more users names are not checked."""
+"""The maximum number of pages of users that are read to find unknown names; with more users names are not checked."""
 KNOWN_S: Final = 60.0
 SHOWN: Final = 5
 

@@ -24,7 +24,7 @@ from headrace_operator.status import (
 log = structlog.get_logger()
 
 SHOWN: Final = 500
-"""Most characters of a condition's message in the log."""
+"""The maximum number of characters of a condition's message in the log."""
 ROOM: Final = 1000
 """Resources whose times of writing are kept before outdated ones are dropped."""
 

@@ -24,7 +24,7 @@ RESTARTS: Final = (RESTART, "kubectl.kubernetes.io/restartedAt")
 StatefulSet.
 """
 SHOWN: Final = 3
-"""Most pods that cannot be spared in a message."""
+"""The maximum number of pods that cannot be spared in a message."""
 
 
 class RollingRestart:

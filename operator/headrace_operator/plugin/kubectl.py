@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 PAGE: Final = 500
 TIMEOUT_S: Final = 30
 MAX_SAID: Final = 400
-"""Most characters of an error of kubectl that are shown: it may quote whole objects."""
+"""The maximum number of characters of an error of kubectl that are shown: it may quote whole objects."""
 PLURALS: Final[Mapping[tuple[str, str], str]] = {
     (API, "StreamCluster"): "streamclusters",
     (API, "StorageNode"): "storagenodes",
@@ -115,7 +115,7 @@ class Kubectl:
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/log"
         return self._run(["get", "--raw", f"{path}?{urlencode(params)}"])
 
-    def follow(
+    def logs(
         self, namespace: str, labels: Mapping[str, str], container: str, *, lines: int, follow: bool
     ) -> Iterator[str]:
         """Yield lines of the logs of all pods with these labels, each prefixed by its pod's name. Raises like `get`."""
@@ -209,7 +209,8 @@ def failure(said: str) -> KubectlFailed:
     lowered = said.lower()
     if "could not find the requested resource" in lowered or "doesn't have a resource type" in lowered:
         return Absent(
-            "the cluster has no resources of Headrace's: install the chart headrace-crds (docs/kubernetes.md)"
+            "this Kubernetes cluster does not know Headrace's kinds: "
+            "install the chart headrace-crds (docs/kubernetes.md)"
         )
     if "(notfound)" in lowered:
         return Absent(told.removeprefix("(NotFound): "))

@@ -184,7 +184,7 @@ def logs(
     of = reference.get("namespace") or where
     with INTERRUPTS.caught():
         shown = 0
-        for line in kubectl.follow(of, labels, NODE_CONTAINER, lines=tail, follow=follow):
+        for line in kubectl.logs(of, labels, NODE_CONTAINER, lines=tail, follow=follow):
             if about(line, names):
                 print_line(line)
                 shown += 1

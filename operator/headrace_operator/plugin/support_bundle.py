@@ -34,9 +34,9 @@ BESIDE: Final = (
 OPERATOR: Final[Mapping[str, str]] = {"app.kubernetes.io/name": "headrace-operator"}
 LINES: Final = 5_000
 MAX_LOG: Final = 4 << 20
-"""Most characters of one log, the newest."""
+"""The maximum number of characters of one log, the newest."""
 MAX_OBJECTS: Final = 5_000
-"""Most objects of one kind."""
+"""The maximum number of objects of one kind."""
 ASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "status.json": ("headrace", "status", "--events", "200", "--output", "json"),
     "containers.json": ("headrace", "containers", "--output", "json"),

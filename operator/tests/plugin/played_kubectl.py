@@ -97,7 +97,7 @@ class PlayedKubectl(Kubectl):
                 return ""
         raise AssertionError(arguments)
 
-    def follow(
+    def logs(
         self, namespace: str, labels: Mapping[str, str], container: str, *, lines: int, follow: bool
     ) -> Iterator[str]:
         for pod in self.all("v1", "Pod", namespace, labels=labels):

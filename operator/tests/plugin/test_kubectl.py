@@ -44,7 +44,7 @@ def test_a_kubectl_that_is_not_there_is_told() -> None:
     for ask in (
         kubectl.namespace,
         lambda: kubectl.run_in("n", "p", "c", ["x"]),
-        lambda: list(kubectl.follow("n", {"a": "b"}, "c", lines=1, follow=False)),
+        lambda: list(kubectl.logs("n", {"a": "b"}, "c", lines=1, follow=False)),
     ):
         with pytest.raises(KubectlFailed, match="cannot be run: No such file"):
             ask()
@@ -75,7 +75,7 @@ def test_kubectl_itself_reads_patches_and_follows(real: Kubectl, served: Served,
     real.annotate("StreamCluster", NS, "c", {"headrace.dev/restart": "now"})
     assert world.api.one("StreamCluster", "c")["metadata"]["annotations"]["headrace.dev/restart"] == "now"
     assert "event=ready" in real.log(NS, "c-0", "node", lines=5)
-    lines = list(real.follow(NS, {"headrace.dev/cluster": "c"}, "node", lines=5, follow=False))
+    lines = list(real.logs(NS, {"headrace.dev/cluster": "c"}, "node", lines=5, follow=False))
     assert len(lines) == 6
     assert any(line.startswith("[pod/c-2/node] level=info event=ready") for line in lines)
 

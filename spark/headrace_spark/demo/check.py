@@ -13,7 +13,7 @@ from headrace_spark.demo.ledger import Aggregates, Expected, SensorKey, WindowKe
 from headrace_spark.demo.reports import FeedReport, LiveReport, PressReport, SparkReport
 
 DIFFERENCES: Final = 3
-"""Most differences that a failed check shows."""
+"""The maximum number of differences that a failed check shows."""
 PRESS: Final = ("demo-press", "cpu_percent")
 """The device and sensor in which the load spike must show."""
 

@@ -17,7 +17,9 @@ MIB: Final = 1 << 20
 BUSIEST: Final = 6
 """How many of the busiest processes are followed besides the demo's own."""
 MAX_PROCESSES: Final = 18
-"""Most different processes in the whole run, so that short-lived processes do not create topics without end."""
+"""The maximum number of different processes in the whole run, so that short-lived processes do not create topics
+without end.
+"""
 LOOK_AROUND_S: Final = 2.0
 """Seconds between two scans of all processes for the busiest."""
 GONE: Final = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSError)

@@ -19,8 +19,8 @@ LOOKS: Final = 64
 BATCH_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """The bounds of the histogram of batch times, in seconds."""
 ENTRIES: Final = 200_000
-"""Most offsets kept in all looks together: with many partitions fewer looks are kept, so that the lag in seconds is
-coarser.
+"""The maximum number of offsets kept in all looks together: with many partitions fewer looks are kept, so that the lag
+in seconds is coarser.
 """
 
 

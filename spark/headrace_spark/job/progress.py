@@ -44,8 +44,8 @@ LOOK_S: Final = 2.0
 LOOK_SHARE: Final = 20
 """The next look starts no sooner than after this multiple of the last look's duration."""
 LONGEST_PAUSE_S: Final = 20.0
-"""Most seconds between two looks: a look that was slow because the cluster was slow does not delay the next for
-minutes.
+"""The maximum number of seconds between two looks: a look that was slow because the cluster was slow does not delay the
+next for minutes.
 """
 LOOK_TIMEOUT: Final = "5"
 LAST_LOOK_S: Final = 15.0

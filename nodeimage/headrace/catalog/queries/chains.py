@@ -227,9 +227,9 @@ class ChainQueries:
         """Prove that a partitionlet is dead, since its bytes will be freed."""
         topic = self._connection.execute("SELECT topic FROM partitionlets WHERE id = ?", (partitionlet,)).fetchone()
         if topic is None:
-            self._proofs.absent("partitionlets", ("id",), [(partitionlet,)])
+            self._proofs.prove_absent("partitionlets", ("id",), [(partitionlet,)])
         else:
-            self._proofs.absent("topics", ("number",), [topic])
+            self._proofs.prove_absent("topics", ("number",), [topic])
 
     def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:
         """Those of these partitionlets whose ids are not assigned yet in the state that this reader sees, which lags
@@ -256,7 +256,7 @@ class ChainQueries:
             )
         missing = set(streams) - found.keys()
         for table in ("going", "streams"):
-            self._proofs.absent(table, ("number",), [(number,) for number in missing])
+            self._proofs.prove_absent(table, ("number",), [(number,) for number in missing])
         for number in missing:
             self._proofs.page_start("free_streams", ("first",), (number,))
             free = self._connection.execute(

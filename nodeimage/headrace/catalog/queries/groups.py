@@ -24,7 +24,7 @@ class GroupQueries:
         """The stored consumer group of that name; None if there is none."""
         row = self._connection.execute(f"{GROUP} WHERE name = ?", (group,)).fetchone()
         if row is None:
-            self._proofs.absent("groups", ("name",), [(group,)])
+            self._proofs.prove_absent("groups", ("name",), [(group,)])
         return None if row is None else group_row(row)
 
     def page(self, *, after: str = "", limit: int = -1) -> list[GroupRow]:

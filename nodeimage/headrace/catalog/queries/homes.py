@@ -88,11 +88,11 @@ class HomeQueries:
             (topic, partition),
         ).fetchone()
         if row is None:
-            self._proofs.absent("settled_homes", ("topic", "partition"), [(topic, partition)])
+            self._proofs.prove_absent("settled_homes", ("topic", "partition"), [(topic, partition)])
             return None
         counter, cluster, offset = row
         if offset is None:
-            self._proofs.absent("home_starts", _STARTS, [(topic, partition, counter, cluster)])
+            self._proofs.prove_absent("home_starts", _STARTS, [(topic, partition, counter, cluster)])
         return HomeStart(counter, cluster, offset or Offset(0))
 
     def pending(self, topics: Iterable[int]) -> dict[int, dict[int, list[HomeStart]]]:

@@ -29,7 +29,7 @@ class LinkQueries:
         if found is None and self._proofs.checks:
             row = self._connection.execute("SELECT stream FROM links WHERE name = ?", (name,)).fetchone()
             if row is None:
-                self._proofs.absent("links", ("name",), [(name,)])
+                self._proofs.prove_absent("links", ("name",), [(name,)])
             else:
                 self._proofs.stream(row[0])
         return found

@@ -13,7 +13,7 @@ from headrace.tables.sqlite_errors import TablesDamaged
 class Proofs:
     """Proofs on one connection. Each raises TablesDamaged, or the sqlite3.DatabaseError of a damaged row.
 
-    If the file has no checksums (`checks` is false), `absent`, `page_start` and `of_topics` do nothing; the other
+    If the file has no checksums (`checks` is false), `prove_absent`, `page_start` and `of_topics` do nothing; the other
     methods must be called only if it has them.
     """
 
@@ -23,7 +23,7 @@ class Proofs:
         """Whether the file has checksums, so that rows are checked when read, and absences proven."""
         self.absence = Absence(connection)
 
-    def absent(self, table: str, key: tuple[str, ...], values: Iterable[Values]) -> None:
+    def prove_absent(self, table: str, key: tuple[str, ...], values: Iterable[Values]) -> None:
         """Prove that there are no rows with these values of `key`, the first columns of an index."""
         if self.checks:
             self.absence.prove(table, key, values)
@@ -77,7 +77,7 @@ class Proofs:
         for topic in topics:
             row = self._connection.execute(f"SELECT stream FROM topics WHERE {key} = ?", (topic,)).fetchone()
             if row is None:
-                self.absent("topics", (key,), [(topic,)])
+                self.prove_absent("topics", (key,), [(topic,)])
             else:
                 self.stream(row[0])
 
@@ -85,5 +85,5 @@ class Proofs:
         """Whether there is a stream with this number; its absence is proven."""
         found = self._connection.execute("SELECT number FROM streams WHERE number = ?", (number,)).fetchone()
         if found is None:
-            self.absent("streams", ("number",), [(number,)])
+            self.prove_absent("streams", ("number",), [(number,)])
         return found is not None

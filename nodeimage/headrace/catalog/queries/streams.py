@@ -28,14 +28,14 @@ class StreamQueries:
         """The stream at `path`; None if there is none."""
         found = select_stream(self._connection, path)
         if found is None:
-            self._proofs.absent("streams", ("path",), [(path,)])
+            self._proofs.prove_absent("streams", ("path",), [(path,)])
         return found
 
     def by_number(self, number: StreamNumber) -> StreamRow | None:
         """The stream with this number; None if there is none."""
         row = self._connection.execute(f"{STREAM} WHERE number = ?", (number,)).fetchone()
         if row is None:
-            self._proofs.absent("streams", ("number",), [(number,)])
+            self._proofs.prove_absent("streams", ("number",), [(number,)])
         return None if row is None else stream_row(row)
 
     def totals(self) -> tuple[int, int, int]:
@@ -57,7 +57,7 @@ class StreamQueries:
                 self._connection.execute(f"{STREAM} WHERE number IN (SELECT value FROM json_each(?))", (wanted,)),
             )
         }
-        self._proofs.absent("streams", ("number",), [(number,) for number in streams - held.keys()])
+        self._proofs.prove_absent("streams", ("number",), [(number,) for number in streams - held.keys()])
         overrides: dict[StreamNumber, dict[int, Retention]] = {number: {} for number in held}
         rows = self._connection.execute(
             f"{TOPIC} WHERE t.own_retention = 1 AND t.stream IN (SELECT value FROM json_each(?))", (wanted,)

@@ -1,4 +1,5 @@
-"""Queries of topics."""
+"""Queries of topics. A row that is not found is proven to be absent, not hidden by damage (absence.py); otherwise
+TablesDamaged is raised."""
 
 import sqlite3
 from collections.abc import Collection, Iterable
@@ -41,7 +42,7 @@ class TopicQueries:
         wanted = set(names)
         topics = select_topics_by_name(self._connection, found.number, wanted)
         missing = wanted - topics.keys()
-        self._proofs.absent("topics", ("stream", "name"), [(found.number, name) for name in missing])
+        self._proofs.prove_absent("topics", ("stream", "name"), [(found.number, name) for name in missing])
         return topics
 
     def page(self, stream: str, *, after: str = "", limit: int = -1) -> list[TopicRow]:
@@ -88,6 +89,7 @@ class TopicQueries:
     def check_new(self, items: list[NewTopic]) -> list[TopicOutcome | None]:
         """Per item the refusal that CreateTopics would return now, None for a topic that it would create
         (validate_only)."""
+        # Called for their proofs only: check_new_topics looks the same rows up again.
         names: dict[str, list[str]] = {}
         for item in items:
             names.setdefault(item.stream, []).append(item.name)
@@ -96,7 +98,7 @@ class TopicQueries:
         self.by_ids({item.topic_id for item in items})
         containers = {container for item in items for container in item.container_ids}
         missing = containers - select_retired(self._connection, containers)
-        self._proofs.absent("retired", ("container",), [(container,) for container in missing])
+        self._proofs.prove_absent("retired", ("container",), [(container,) for container in missing])
         return check_new_topics(self._connection, items)
 
     def _prove_topics(self, stream: StreamNumber, after: str, names: list[str], limit: int) -> None:

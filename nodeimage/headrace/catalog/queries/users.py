@@ -18,7 +18,7 @@ class UserQueries:
         """The user of that name; None if there is none."""
         found = select_user(self._connection, name)
         if found is None:
-            self._proofs.absent("users", ("name",), [(name,)])
+            self._proofs.prove_absent("users", ("name",), [(name,)])
         return found
 
     def page(self, *, after: str = "", limit: int = -1) -> list[UserRow]:
@@ -35,7 +35,7 @@ class UserQueries:
             (user, mechanism),
         ).fetchone()
         if row is None:
-            self._proofs.absent("credentials", ("user", "mechanism"), [(user, mechanism)])
+            self._proofs.prove_absent("credentials", ("user", "mechanism"), [(user, mechanism)])
         return None if row is None else CredentialRow._make(row)
 
     def mechanisms(self, *, after: str = "") -> dict[str, dict[str, int]]:

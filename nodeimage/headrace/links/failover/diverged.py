@@ -46,11 +46,13 @@ __all__ = [
 OFFSET, PARTITION, HOME, TOPIC = "headrace.offset", "headrace.partition", "headrace.home", "headrace.topic"
 RAW, PART = "headrace.raw", "headrace.part"
 MAX_BYTES = 4 << 20
-"""Most bytes of one batch's uncompressed records with their places; a larger record gets its own batch."""
+"""The maximum number of bytes of one batch's uncompressed records with their places; a larger record gets its own
+batch."""
 _PLACE_BYTES: Final = 512
-"""Most bytes of a record's place and lengths, or of a raw batch's place and the header of its new batch."""
+"""The maximum number of bytes of a record's place and lengths, or of a raw batch's place and the header of its new
+batch."""
 RAW_BYTES = MAX_PAYLOAD_BYTES - _PLACE_BYTES
-"""Most bytes of a raw batch in one record."""
+"""The maximum number of bytes of a raw batch in one record."""
 _LATEST: Final = 1 << 62
 """Records with timestamps at or above this are kept raw: the timestamps may be too far apart for one batch."""
 _DIGITS: Final = 20

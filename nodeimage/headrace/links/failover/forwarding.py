@@ -49,7 +49,7 @@ MAX_WAIT_S: Final = 10.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 MAX_LEADERS: Final = 10_000
-"""Most leaders that are remembered; beyond that all are looked up again."""
+"""The maximum number of leaders that are remembered; beyond that all are looked up again."""
 ELSEWHERE: Final = frozenset(
     {
         Code.NOT_LEADER_OR_FOLLOWER,

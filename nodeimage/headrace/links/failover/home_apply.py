@@ -45,7 +45,7 @@ AT_ONCE: Final = 64
 SWEEP_S: Final = 60.0
 RETRY_S: Final = 0.5
 COMPARED: Final = 10
-"""Most comparisons of a partition that grows meanwhile before others get their turn."""
+"""The maximum number of comparisons of a partition that grows meanwhile before others get their turn."""
 
 
 class Unsettled(NamedTuple):

@@ -15,7 +15,7 @@ from headrace.partitions.home_check import HomeAddresses
 from headrace.partitions.topic import Topic
 
 MAX_TOLD: Final = 3
-"""Most addresses of a home that a refused producer is given."""
+"""The maximum number of addresses of a home that a refused producer is given."""
 
 
 class Pulling(Protocol):

@@ -54,13 +54,13 @@ from headrace.tracing.tracer import NO_TRACER, Tracer
 log = structlog.get_logger(__name__)
 
 MAX_CHANGES: Final = 10_000
-"""Most changes in one answer of a feed."""
+"""The maximum number of changes in one answer of a feed."""
 TOPICS_PER_PAGE: Final = 1_000
 """Topics in one page of the source's list."""
 ENDED: Final = "Ended"
 """The next state in a span for a link that has ended."""
 MAX_ELSEWHERE: Final = 100_000
-"""Most partitions that are remembered as not pulled on this node."""
+"""The maximum number of partitions that are remembered as not pulled on this node."""
 
 REFUSALS: Final = frozenset(
     {

@@ -62,8 +62,8 @@ class SourceFeed:
         self.fetches = 0
         """Fetches in progress."""
         self.fetch_bytes = limits.fetch_bytes
-        """Most bytes of the next fetch. It shrinks on a connection that breaks during long answers, so that short ones
-        get through."""
+        """The maximum number of bytes of the next fetch. It shrinks on a connection that breaks during long answers, so
+        that short ones get through."""
 
     def answered(self, now: float, place: FeedPlace, *, quiet: bool) -> None:
         """Handle the end of a poll; `quiet`: it reported nothing."""

@@ -46,13 +46,13 @@ ROUNDED_S: Final = 1e-6
 """Added to timers: a deadline in milliseconds, converted to seconds, may be rounded down, and the wait would end too
 early."""
 MAX_CHANGES = 200_000
-"""Most changes kept for all streams, about 250 bytes each."""
+"""The maximum number of changes kept for all streams, about 250 bytes each."""
 MAX_NOTED: Final = 1000
-"""Most partitions on the list between two drains."""
+"""The maximum number of partitions on the list between two drains."""
 MAX_UNPLACED = 100_000
-"""Most changes whose stream is being looked up."""
+"""The maximum number of changes whose stream is being looked up."""
 KNOWN_STREAMS: Final = 20_000
-"""Most topics whose stream number is remembered."""
+"""The maximum number of topics whose stream number is remembered."""
 WHOLE_GROUP: Final = (b"", -1)
 """Stands for topic id and partition in a key that means all committed offsets of the group."""
 

@@ -56,7 +56,7 @@ APPLY_WAIT_S: Final = 10.0
 """How long a call waits for the homes it gave away to be settled, in seconds; a repeated call gets the answer later."""
 LOOK_S: Final = 0.05
 MAX_PATTERNS: Final = 100
-"""Most topics that a link created here names; with more it copies the whole stream."""
+"""The maximum number of topics that a link created here names; with more it copies the whole stream."""
 
 Counter = Annotated[int, msgspec.Meta(ge=1, lt=HOMES)]
 Start = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

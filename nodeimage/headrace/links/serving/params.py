@@ -16,9 +16,10 @@ from headrace.partitions.admin_params import Params
 VERSIONS: Final = (1, 1)
 """Lowest and highest version of the link calls that this node understands."""
 MAX_ITEMS: Final = 10_000
-"""Most partitions, topics or committed offsets in one call."""
+"""The maximum number of partitions, topics or committed offsets in one call."""
 MAX_ROWS: Final = 2_000
-"""Most topics or committed offsets in one page, even if more are requested, since they contain texts from clients."""
+"""The maximum number of topics or committed offsets in one page, even if more are requested, since they contain texts
+from clients."""
 
 TopicId = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]

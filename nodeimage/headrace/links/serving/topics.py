@@ -41,9 +41,9 @@ from headrace.partitions.topics import Topics
 from headrace.security.access_rules import Kind, Permission
 
 MAX_PARTITIONS: Final = 20_000
-"""Most partitions in one page of topics; a topic with more has a page of its own."""
+"""The maximum number of partitions in one page of topics; a topic with more has a page of its own."""
 MAX_PARTITIONS_BY_ID: Final = 1_000_000
-"""Most partitions of the topics that are requested by id."""
+"""The maximum number of partitions of the topics that are requested by id."""
 NOBODY: Final = -1
 
 

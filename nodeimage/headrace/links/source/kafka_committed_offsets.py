@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 UNKNOWN_TIME: Final = Millis(-1)
 GROUPS: Final = 100
-"""Most groups in one OffsetFetch request."""
+"""The maximum number of groups in one OffsetFetch request."""
 _LIST_GROUPS: Final = Versions(0, 5)
 _OFFSET_FETCH: Final = Versions(8, 9)
 """Versions of OffsetFetch; from version 8 on one request can name several groups."""

@@ -53,7 +53,8 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.fetch import FetchResponse, FetchResult
 
 MAX_STARVED: Final = 8
-"""Most partitions that are fetched again one by one, after an answer with room to spare had none of their records."""
+"""The maximum number of partitions that are fetched again one by one, after an answer with room to spare had none of
+their records."""
 ALONE_WAIT_MS: Final = 500
 """Longest wait of such a single fetch, in milliseconds; remote storage does not answer at once."""
 _CANNOT_FOLLOW: Final = "an Apache Kafka cluster cannot follow another cluster's homes"

@@ -27,9 +27,10 @@ READ_COMMITTED: Final = 1
 MIN_SCAN_S: Final = 5.0
 """Shortest time between two background scans, in seconds."""
 ROWS_PER_SECOND: Final = 2000
-"""Most topics, or committed offsets, that background scans read in a second: about half a percent of a core."""
+"""The maximum number of topics, or committed offsets, that background scans read in a second: about half a percent of a
+core."""
 DESCRIBED: Final = 500
-"""Most topics in one DescribeConfigs request."""
+"""The maximum number of topics in one DescribeConfigs request."""
 _DESCRIBE_CONFIGS: Final = Versions(1, 4)
 _LIST_OFFSETS: Final = Versions(2, 9)
 _LIST_OFFSETS_LOCAL: Final = Versions(8, 9)

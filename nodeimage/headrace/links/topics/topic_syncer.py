@@ -47,7 +47,7 @@ RELAY_S: Final = 20.0
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 15.0
 MAX_REFUSED: Final = 10_000
-"""Most refused topics that are remembered by name."""
+"""The maximum number of refused topics that are remembered by name."""
 CHANGES: Final = 10_000
 TOPICS, FEED, CURSORS = "topics", "the feed", "cursors"
 """The steps that run at the same time, each retried by itself, as logs name them."""

@@ -24,7 +24,7 @@ HANDSHAKE_VERSIONS: Final = (0, 1)
 MAX_TOKEN_BYTES: Final = 512 << 10
 """Kafka's `sasl.server.max.receive.size`."""
 MAX_STEPS: Final = 4
-"""Most steps of one authentication; no mechanism has more than two."""
+"""The maximum number of steps of one authentication; no mechanism has more than two."""
 MIN_INTERVAL_MS: Final = 1000
 """Shortest time between two authentications of a connection."""
 

@@ -32,7 +32,7 @@ from headrace.security.scram_common import (
 )
 
 MAX_MESSAGE_BYTES: Final = 8192
-"""Most bytes of each of a client's two messages."""
+"""The maximum number of bytes of each of a client's two messages."""
 MAX_NONCE: Final = 1024
 
 _NONCE: Final = r"(?P<nonce>[!-+\--~]+)"

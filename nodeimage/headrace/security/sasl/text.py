@@ -5,7 +5,7 @@ from typing import Final
 from headrace.security.sasl.outcome import Refusal, SaslFailed
 
 MAX_NAME_BYTES: Final = 1024
-"""Most bytes of a user's or a group's name in UTF-8."""
+"""The maximum number of bytes of a user's or a group's name in UTF-8."""
 
 
 def message_text(message: bytes, *, most_bytes: int) -> str:

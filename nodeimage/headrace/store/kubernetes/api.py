@@ -38,11 +38,11 @@ CALL_S: Final = 5.0
 CONNECT_S: Final = 2.0
 """Seconds within which a connection must be established."""
 PAGE: Final = 500
-"""Most objects in one answer to a list."""
+"""The maximum number of objects in one answer to a list."""
 LIST_TRIES: Final = 3
 """Attempts to list a collection if it takes so long that the server drops its snapshot."""
 EVENT_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of one event of a watch; an object in etcd has up to 1.5 MB."""
+"""The maximum number of bytes of one event of a watch; an object in etcd has up to 1.5 MB."""
 WATCH_S: Final = 300
 """Seconds after which the server ends a watch, which is then resumed."""
 WHOLE_TIME: Final = 0.99

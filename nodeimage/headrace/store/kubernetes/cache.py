@@ -15,7 +15,7 @@ from headrace.store.kubernetes.objects import Object, Place, Resource, version
 from headrace.store.protocol import Changes, Versioned
 
 FORGET: Final = 20_000
-"""Most removals, of objects and of records, that are remembered."""
+"""The maximum number of removals, of objects and of records, that are remembered."""
 
 _At = tuple[str, str]
 """(kind, name)."""

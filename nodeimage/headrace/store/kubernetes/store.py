@@ -33,7 +33,7 @@ T = TypeVar("T")
 ALL_S: Final = 12.0
 """Seconds within which one call of the store ends, including waits and retries."""
 WRITES_AT_ONCE: Final = 8
-"""Most writes in progress at the same time."""
+"""The maximum number of writes in progress at the same time."""
 WRITES_PER_S: Final = 50.0
 """Writes per second after the burst."""
 BURST: Final = 300

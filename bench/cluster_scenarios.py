@@ -21,6 +21,7 @@ from bench.scenarios import (
     Scenario,
     Sizes,
     client,
+    size_label,
     spread,
     start_empty,
     topics_for,
@@ -39,7 +40,7 @@ WHOLE_S = 60.0
 
 def _java(size: int) -> Callable[[Server, Sizes], Figures]:
     def measure(server: Server, sizes: Sizes) -> Figures:
-        records, warm_up = sizes.cluster_bytes // size, sizes.cluster_warm_up_bytes // size
+        records, warm_up = sizes.records(size, nodes=NODES)
         with wire.Client(server.bootstrap) as admin:
             admin.create_topics(["java"], partitions=PARTITIONS)
         wire.wait_for_ack(server.bootstrap, topic="java", timeout_s=30.0)
@@ -52,7 +53,7 @@ def _java(size: int) -> Callable[[Server, Sizes], Figures]:
 
 
 def _throughput(name: str, size: int) -> Scenario:
-    label = f"{size} B" if size < 1024 else "1 KiB"
+    label = size_label(size)
     return Scenario(
         name,
         (

@@ -12,7 +12,7 @@ from typing import Any
 from bench import java_tools, wire
 from bench.certificates import USER
 from bench.cluster_scenarios import NODES, PARTITIONS
-from bench.scenarios import Figures, Row, Scenario, Sizes, client
+from bench.scenarios import Figures, Row, Scenario, Sizes, client, size_label, with_cpu
 from bench.servers import Server, cpu_seconds
 from confluent_kafka.admin import (
     AclBinding,
@@ -30,8 +30,8 @@ TOPIC = "measured"
 ANSWER_S = 60.0
 
 
-def _acl(kind: ResourceType, name: str, user: str, operation: AclOperation, *, prefix: bool = False) -> AclBinding:
-    pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
+def _acl(kind: ResourceType, name: str, user: str, operation: AclOperation) -> AclBinding:
+    pattern = ResourcePatternType.LITERAL
     return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
 
 
@@ -62,28 +62,27 @@ def restrict(server: Server, *, partitions: int = 1) -> None:
 
 def _java(size: int, *, nodes: int) -> Callable[[Server, Sizes], Figures]:
     def measure(server: Server, sizes: Sizes) -> Figures:
-        whole = (sizes.bytes_produced, sizes.warm_up_bytes)
-        total, warm = whole if nodes == 1 else (sizes.cluster_bytes, sizes.cluster_warm_up_bytes)
-        records, warm_up = total // size, warm // size
+        records, warm_up = sizes.records(size, nodes=nodes)
         restrict(server, partitions=1 if nodes == 1 else PARTITIONS)
+        to = server.tls_bootstrap
         common: dict[str, Any] = {
             "topic": TOPIC,
             "limit_s": sizes.limit_s,
             "properties": server.certificates.user_properties,
         }
-        at = [cpu_seconds(server.pids)]
-        produced = java_tools.produce(server.tls_bootstrap, records=records, size=size, warm_up=warm_up, **common)
-        at.append(cpu_seconds(server.pids))
-        consumed = java_tools.consume(server.tls_bootstrap, records=records + warm_up, **common)
-        at.append(cpu_seconds(server.pids))
-        return _figures(dict(produced), dict(consumed), records=records + warm_up, at=at)
+        return with_cpu(
+            server,
+            records=records + warm_up,
+            produce=lambda: java_tools.produce(to, records=records, size=size, warm_up=warm_up, **common),
+            consume=lambda: java_tools.consume(to, records=records + warm_up, **common),
+        )
 
     return measure
 
 
 def _librdkafka(size: int) -> Callable[[Server, Sizes], Figures]:
     def measure(server: Server, sizes: Sizes) -> Figures:
-        records, warm_up = sizes.bytes_produced // size, sizes.warm_up_bytes // size
+        records, warm_up = sizes.records(size)
         restrict(server)
         common: dict[str, Any] = {
             "bootstrap": server.bootstrap,
@@ -92,23 +91,15 @@ def _librdkafka(size: int) -> Callable[[Server, Sizes], Figures]:
             "topic": TOPIC,
             "limit_s": sizes.limit_s,
         }
-        at = [cpu_seconds(server.pids)]
-        produced = client("librdkafka_produce", records=records, size=size, warmup=warm_up, partitions=0, **common)
-        at.append(cpu_seconds(server.pids))
-        consumed = client("librdkafka_consume", records=records + warm_up, **common)
-        at.append(cpu_seconds(server.pids))
-        return _figures(produced, consumed, records=records + warm_up, at=at)
+        produced = {"records": records, "size": size, "warmup": warm_up, "partitions": 0}
+        return with_cpu(
+            server,
+            records=records + warm_up,
+            produce=lambda: client("librdkafka_produce", **produced, **common),
+            consume=lambda: client("librdkafka_consume", records=records + warm_up, **common),
+        )
 
     return measure
-
-
-def _figures(produced: dict[str, Any], consumed: dict[str, Any], *, records: int, at: list[float]) -> Figures:
-    return {
-        "produce": produced,
-        "produce_cpu": {"per_cpu_s": records / (at[1] - at[0])},
-        "consume": consumed,
-        "consume_cpu": {"per_cpu_s": records / (at[2] - at[1])},
-    }
 
 
 def _waiters(server: Server, sizes: Sizes) -> Figures:
@@ -132,7 +123,7 @@ def _waiters(server: Server, sizes: Sizes) -> Figures:
 
 
 def _throughput(name: str, who: str, size: int, measure: Callable[[Server, Sizes], Figures], *, nodes: int) -> Scenario:
-    label = f"{size} B" if size < 1024 else "1 KiB"
+    label = size_label(size)
     where = "1 node, 1 topic" if nodes == 1 else f"{nodes} nodes, {PARTITIONS} partitions"
     produce, consume = (1.0, 1.2 if who == "librdkafka" else 1.0) if nodes == 1 else (4.0, 1.3)
     return Scenario(

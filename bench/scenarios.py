@@ -15,7 +15,7 @@ from typing import Any
 
 from bench import java_tools, wire
 from bench.jars import BENCH
-from bench.servers import Server, resident_bytes, stored_bytes
+from bench.servers import Server, cpu_seconds, resident_bytes, stored_bytes
 
 Figures = dict[str, dict[str, Any]]
 
@@ -47,6 +47,12 @@ class Sizes:
     link_idle_s: float = 90.0
     links: int = 1_000
     limit_s: float = 300.0
+
+    def records(self, size: int, *, nodes: int = 1) -> tuple[int, int]:
+        """Return how many records of `size` bytes to produce, and how many before them to warm up."""
+        if nodes == 1:
+            return self.bytes_produced // size, self.warm_up_bytes // size
+        return self.cluster_bytes // size, self.cluster_warm_up_bytes // size
 
 
 QUICK = Sizes(
@@ -145,9 +151,35 @@ def client(program: str, *, limit_s: float, **options: object) -> dict[str, Any]
     return last
 
 
+def size_label(size: int) -> str:
+    """Return a record's size as titles show it."""
+    return f"{size} B" if size < 1024 else "1 KiB"
+
+
+def with_cpu(
+    server: Server,
+    *,
+    records: int,
+    produce: Callable[[], Mapping[str, Any]],
+    consume: Callable[[], Mapping[str, Any]],
+) -> Figures:
+    """Run both programs, each over `records` records, and add how many that is per second of the server's CPU."""
+    at = [cpu_seconds(server.pids)]
+    produced = produce()
+    at.append(cpu_seconds(server.pids))
+    consumed = consume()
+    at.append(cpu_seconds(server.pids))
+    return {
+        "produce": dict(produced),
+        "produce_cpu": {"per_cpu_s": records / (at[1] - at[0])},
+        "consume": dict(consumed),
+        "consume_cpu": {"per_cpu_s": records / (at[2] - at[1])},
+    }
+
+
 def _java(size: int) -> Callable[[Server, Sizes], Figures]:
     def measure(server: Server, sizes: Sizes) -> Figures:
-        records, warm_up = sizes.bytes_produced // size, sizes.warm_up_bytes // size
+        records, warm_up = sizes.records(size)
         common: dict[str, Any] = {"topic": "java", "limit_s": sizes.limit_s}
         wire.wait_for_ack(server.bootstrap, topic="java", timeout_s=30.0)
         produced = java_tools.produce(server.bootstrap, records=records, size=size, warm_up=warm_up, **common)
@@ -159,7 +191,7 @@ def _java(size: int) -> Callable[[Server, Sizes], Figures]:
 
 def _librdkafka(size: int) -> Callable[[Server, Sizes], Figures]:
     def measure(server: Server, sizes: Sizes) -> Figures:
-        records, warm_up = sizes.bytes_produced // size, sizes.warm_up_bytes // size
+        records, warm_up = sizes.records(size)
         common: dict[str, Any] = {"bootstrap": server.bootstrap, "topic": "librdkafka", "limit_s": sizes.limit_s}
         produced = client("librdkafka_produce", records=records, size=size, warmup=warm_up, **common)
         consumed = client("librdkafka_consume", records=records + warm_up, **common)
@@ -169,7 +201,7 @@ def _librdkafka(size: int) -> Callable[[Server, Sizes], Figures]:
 
 
 def _throughput(name: str, who: str, size: int, measure: Callable[[Server, Sizes], Figures]) -> Scenario:
-    label = f"{size} B" if size < 1024 else "1 KiB"
+    label = size_label(size)
     return Scenario(
         name,
         (

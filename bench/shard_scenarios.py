@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import java_tools, wire
-from bench.scenarios import Figures, Row, Scenario, Sizes
-from bench.servers import Server, cpu_seconds
+from bench.scenarios import Figures, Row, Scenario, Sizes, size_label, with_cpu
+from bench.servers import Server
 
 PARTITIONS = 24
 TOPIC = "shards"
@@ -17,28 +17,24 @@ TOPIC = "shards"
 
 def _java(size: int) -> Callable[[Server, Sizes], Figures]:
     def measure(server: Server, sizes: Sizes) -> Figures:
-        records, warm_up = sizes.bytes_produced // size, sizes.warm_up_bytes // size
+        records, warm_up = sizes.records(size)
         with wire.Client(server.bootstrap) as admin:
             admin.create_topics([TOPIC], partitions=PARTITIONS)
         wire.wait_for_ack(server.bootstrap, topic=TOPIC, timeout_s=30.0)
+        to = server.bootstrap
         common: dict[str, Any] = {"topic": TOPIC, "limit_s": sizes.limit_s}
-        at = [cpu_seconds(server.pids)]
-        produced = java_tools.produce(server.bootstrap, records=records, size=size, warm_up=warm_up, **common)
-        at.append(cpu_seconds(server.pids))
-        consumed = java_tools.consume(server.bootstrap, records=records + warm_up, **common)
-        at.append(cpu_seconds(server.pids))
-        return {
-            "produce": dict(produced),
-            "produce_cpu": {"per_cpu_s": (records + warm_up) / (at[1] - at[0])},
-            "consume": dict(consumed),
-            "consume_cpu": {"per_cpu_s": (records + warm_up) / (at[2] - at[1])},
-        }
+        return with_cpu(
+            server,
+            records=records + warm_up,
+            produce=lambda: java_tools.produce(to, records=records, size=size, warm_up=warm_up, **common),
+            consume=lambda: java_tools.consume(to, records=records + warm_up, **common),
+        )
 
     return measure
 
 
 def _scenario(shards: int, size: int) -> Scenario:
-    label = f"{size} B" if size < 1024 else "1 KiB"
+    label = size_label(size)
     where = f"{PARTITIONS} partitions, {label}, {shards} node{'s' if shards > 1 else ''}"
     by_cpu = 2.0 if shards > 1 else None
     return Scenario(

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench import java_tools, wire
 from bench.cluster_scenarios import NODES, PARTITIONS, steady_writer
-from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client
+from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client, size_label
 from bench.servers import Server, cpu_seconds
 
 CONNECTING = 4
@@ -22,9 +22,7 @@ COUNT = re.compile(r"(\d+) connections in \d+ real seconds")
 
 def _java(size: int, *, nodes: int) -> Callable[[Server, Sizes], Figures]:
     def measure(server: Server, sizes: Sizes) -> Figures:
-        whole = (sizes.bytes_produced, sizes.warm_up_bytes)
-        total, warm = whole if nodes == 1 else (sizes.cluster_bytes, sizes.cluster_warm_up_bytes)
-        records, warm_up = total // size, warm // size
+        records, warm_up = sizes.records(size, nodes=nodes)
         with wire.Client(server.bootstrap) as admin:
             admin.create_topics(["java"], partitions=1 if nodes == 1 else PARTITIONS)
         wire.wait_for_ack(server.bootstrap, topic="java", timeout_s=30.0)
@@ -41,7 +39,7 @@ def _java(size: int, *, nodes: int) -> Callable[[Server, Sizes], Figures]:
 
 
 def _throughput(size: int, *, nodes: int) -> Scenario:
-    label = f"{size} B" if size < 1024 else "1 KiB"
+    label = size_label(size)
     where = "1 node, 1 topic" if nodes == 1 else f"{nodes} nodes, {PARTITIONS} partitions"
     return Scenario(
         f"{'cluster-' if nodes > 1 else ''}tls-java-{size}",

@@ -63,8 +63,9 @@ class Placement:
         """
         deadline = asyncio.get_running_loop().time() + min(timeout_s, LEARN_S)
         missing = {volume for volume in volumes if self._may_be_unknown(volume)}
+        if missing:
+            self._cluster.view.refresh()  # once: the store has the container before a stream names its volume
         while missing and asyncio.get_running_loop().time() < deadline:
-            self._cluster.view.refresh()
             await asyncio.sleep(LOOK_S)
             missing = {volume for volume in missing if self._may_be_unknown(volume)}
 

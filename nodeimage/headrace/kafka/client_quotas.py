@@ -16,7 +16,7 @@ from headrace.kafka.api import Api
 from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, excess_refusal
 from headrace.kafka.connection import Connection
 from headrace.partitions.authorizer import Authorizer
-from headrace.partitions.lookups import batched_groups, refusal, submit_within
+from headrace.partitions.lookups import refusal, submit_groups
 from headrace.security.audit import Change
 from headrace.security.client_quotas import Key, address_of, entity_text, names_of
 from headrace.wire.api_keys import ApiKey, Versions
@@ -76,23 +76,12 @@ class ClientQuotaApis:
             except KafkaError as error:
                 results.append(refusal(error))
         if not request.validate_only:
-            for place, failure in (await self._submit(session, limits)).items():
+            failures = await submit_groups(
+                self._catalog, limits, AlterQuotas, lambda _, items, _outcome: self._audit(session, items)
+            )
+            for place, failure in failures.items():
                 results[place] = refusal(failure)
         return {"entries": [_answered(each, result) for each, result in zip(request.entries, results, strict=True)]}
-
-    async def _submit(self, session: Connection, entries: Mapping[int, Sequence[Quota]]) -> Mapping[int, HeadraceError]:
-        """Apply the limits of entries, until a command fails. Returns by entry why it was not applied."""
-        left = dict(entries)
-        for some in batched_groups(entries):
-            items = [item for of_entry in some.values() for item in of_entry]
-            try:
-                await submit_within(self._catalog, AlterQuotas(items), timeout_ms=0)  # as long as is allowed
-            except HeadraceError as error:  # later commands would fail too, each after its timeout
-                return dict.fromkeys(left, error)
-            self._audit(session, items)
-            for place in some:
-                del left[place]
-        return {}
 
     def _audit(self, session: Connection, items: Iterable[Quota]) -> None:
         for item in items:

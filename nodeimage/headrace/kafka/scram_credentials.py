@@ -20,7 +20,7 @@ from headrace.kafka.api import Api
 from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, excess_refusal
 from headrace.kafka.connection import Connection
 from headrace.partitions.authorizer import Authorizer
-from headrace.partitions.lookups import batched_groups, look_up_all, now, refusal, submit_within
+from headrace.partitions.lookups import look_up_all, now, refusal, submit_groups
 from headrace.security.audit import Change
 from headrace.security.principals import NameRefused, check_user_name
 from headrace.security.sasl.scram_credential import MAX_ITERATIONS, ScramCredential
@@ -34,6 +34,8 @@ _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _NUMBERS: Final = {name: number for number, name in _MECHANISMS.items()}
 _MAX_SHOWN: Final = 100
 """Characters of a client-chosen name that a message shows."""
+_Alteration = tuple[str, str] | Credential
+"""A deletion, by user and mechanism, or a credential to be created."""
 
 
 class ScramCredentialApis:
@@ -112,28 +114,34 @@ class ScramCredentialApis:
     ) -> None:
         """Submit the alterations of all users that are not refused, until a command fails; users that are not altered
         are added to `refused`."""
-        left: dict[str, list[tuple[str, str] | Credential]] = {}
+        wanted: dict[str, list[_Alteration]] = {}
         for each in deletions:
             if each.name not in refused:
-                left.setdefault(each.name, []).append((each.name, _MECHANISMS[each.mechanism]))
+                wanted.setdefault(each.name, []).append((each.name, _MECHANISMS[each.mechanism]))
         for upsert in upserts:
             if upsert.user not in refused:
-                left.setdefault(upsert.user, []).append(upsert)
-        for some in list(batched_groups(left)):
-            items = [item for of_user in some.values() for item in of_user]
-            gone = [item for item in items if isinstance(item, tuple)]
-            new = [item for item in items if isinstance(item, Credential)]
-            try:
-                codes = await submit_within(self._catalog, AlterCredentials(gone, new, now()), timeout_ms=0)
-            except HeadraceError as error:  # later commands would fail too, each after its timeout
-                refused |= dict.fromkeys(left, refusal(error))
-                return
-            users = (*(name for name, _ in gone), *(each.user for each in new))
-            done = {name for name, code in zip(users, codes, strict=True) if code is Code.NONE}
-            for name in some:
-                del left[name]
-                if name not in done:  # all was deleted concurrently
+                wanted.setdefault(upsert.user, []).append(upsert)
+
+        def applied(users: Iterable[str], items: Sequence[_Alteration], codes: Sequence[Code]) -> None:
+            deletions, upserts = _split(items)
+            names = (*(name for name, _ in deletions), *(each.user for each in upserts))
+            altered = {name for name, code in zip(names, codes, strict=True) if code is Code.NONE}
+            for name in users:
+                if name not in altered:  # all was deleted concurrently
                     refused[name] = _missing(name)
+
+        for name, failure in (await submit_groups(self._catalog, wanted, _command, applied)).items():
+            refused[name] = refusal(failure)
+
+
+def _split(items: Sequence[_Alteration]) -> tuple[list[tuple[str, str]], list[Credential]]:
+    """The deletions, and the credentials to be created: their outcomes have that order."""
+    deletions = [each for each in items if isinstance(each, tuple)]
+    return deletions, [each for each in items if isinstance(each, Credential)]
+
+
+def _command(items: Sequence[_Alteration]) -> AlterCredentials:
+    return AlterCredentials(*_split(items), now())
 
 
 def _checked(request: Any, refused: dict[str, Mapping[str, object]]) -> list[Credential]:

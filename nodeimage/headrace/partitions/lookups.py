@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -26,6 +26,7 @@ from headrace.store.records import VolumeRecord
 
 K = TypeVar("K")
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 TURN: Final = 256
 """Items of a long request that are handled before other connections get their turn on the loop."""
@@ -75,6 +76,30 @@ async def submit_within(catalog: Catalog, command: CatalogCommand[T], *, timeout
             return await catalog.submit(command)
     except TimeoutError:
         raise KafkaError(Code.REQUEST_TIMED_OUT, f"not committed within {wait_s:g} s; it may still happen") from None
+
+
+async def submit_groups(
+    catalog: Catalog,
+    groups: Mapping[K, Sequence[Item]],
+    command: Callable[[list[Item]], CatalogCommand[T]],
+    applied: Callable[[Iterable[K], list[Item], T], None],
+) -> Mapping[K, HeadraceError]:
+    """Submit the items of groups, each group whole in one command, until a command fails: later ones would fail too,
+    each after its timeout. `applied` gets the groups of each command, their items and the outcome.
+
+    Returns by group why it was not applied.
+    """
+    left = dict(groups)
+    for run in batched_groups(groups):
+        items = [item for of_group in run.values() for item in of_group]
+        try:
+            outcome = await submit_within(catalog, command(items), timeout_ms=0)  # as long as is allowed
+        except HeadraceError as error:
+            return dict.fromkeys(left, error)
+        applied(run, items, outcome)
+        for key in run:
+            del left[key]
+    return {}
 
 
 async def topic_rows(

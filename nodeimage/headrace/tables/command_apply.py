@@ -174,29 +174,21 @@ class Applier:
                 )
             if not log_stays and committed > position:
                 raise HeadraceError(f"a snapshot at {position} is older than this log, committed to {committed}")
-            self._until = position
             before = self.connection
-            try:
-                self.connection = await self._in_thread(
-                    lambda: snapshots.install(
-                        self._folder,
-                        before,
-                        snapshot,
-                        position,
-                        self._schema,
-                        sums=self._may_add_sums(),
-                        damaged=self.paused or before.tolerates,
-                        room=self._room,
-                        stop=self._closing,
-                    )
-                )
-            except Exception as error:
-                if before.is_closed:
-                    self.fail(error)
-                raise
-            finally:
-                self._until = Position(0)
-            self._tables_replaced(position)
+            await self._replace(
+                lambda: snapshots.install(
+                    self._folder,
+                    before,
+                    snapshot,
+                    position,
+                    self._schema,
+                    sums=self._may_add_sums(),
+                    damaged=self.paused or before.tolerates,
+                    room=self._room,
+                    stop=self._closing,
+                ),
+                position,
+            )
 
     async def rebuild(self, snapshot: Path | None, position: Position, *, keep: bool) -> None:
         """Rebuild damaged tables from an undamaged snapshot (None: from empty tables at position 0) and from the log.
@@ -214,7 +206,6 @@ class Applier:
                     f"the tables, applied up to {self.applied}, cannot be rebuilt from a snapshot at {position} and a "
                     f"log that is committed up to {until}"
                 )
-            self._until = until
             before = self.connection
 
             def made() -> Tables:
@@ -230,15 +221,23 @@ class Applier:
                     stop=self._closing,
                 )
 
-            try:
-                self.connection = await self._in_thread(made)
-            except Exception as error:
-                if before.is_closed:
-                    self.fail(error)
-                raise
-            finally:
-                self._until = Position(0)
-            self._tables_replaced(until)
+            await self._replace(made, until)
+
+    async def _replace(self, made: Callable[[], Tables], until: Position) -> None:
+        """Continue with the tables that `made` returns, in a thread; they are applied up to `until`. After an error the
+        present ones stay, unless they are closed: then the applier has `failed`.
+        """
+        before = self.connection
+        self._until = until
+        try:
+            self.connection = await self._in_thread(made)
+        except Exception as error:
+            if before.is_closed:
+                self.fail(error)
+            raise
+        finally:
+            self._until = Position(0)
+        self._tables_replaced(until)
 
     def pause(self) -> None:
         """Stop applying, since the tables are damaged."""

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.kafka import client_quotas
 from headrace.kafka.client_quotas import MAX_ENTRIES
 from headrace.partitions import lookups
 from headrace.partitions.lookups import submit_within
@@ -183,7 +182,7 @@ async def test_an_entry_is_applied_wholly_or_not_at_all_and_answered_as_it_is(
             raise KafkaError(Code.REQUEST_TIMED_OUT, "not committed")
         return await submit_within(catalog, command, timeout_ms=timeout_ms)
 
-    monkeypatch.setattr(client_quotas, "submit_within", fail_at_the_second)
+    monkeypatch.setattr(lookups, "submit_within", fail_at_the_second)
     both = {"producer_byte_rate": 1.0, "consumer_byte_rate": 2.0}
     found = await alter(
         secured,

@@ -18,7 +18,6 @@ from confluent_kafka.admin import (
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis
 from headrace.catalog.users import AlterCredentials
-from headrace.kafka import scram_credentials
 from headrace.kafka.scram_credentials import MAX_ALTERATIONS
 from headrace.partitions import lookups
 from headrace.partitions.lookups import submit_within
@@ -153,7 +152,7 @@ class Commands:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.before: Callable[[int], Awaitable[None]] | None = None
-        monkeypatch.setattr(scram_credentials, "submit_within", self._submit)
+        monkeypatch.setattr(lookups, "submit_within", self._submit)
 
     async def _submit(self, catalog: Any, command: Any, *, timeout_ms: int) -> Any:
         self.count += 1

@@ -231,7 +231,7 @@ async def test_no_secret_is_in_anything_that_was_written(
         raise RuntimeError("a fault of the program's own")
 
     with monkeypatch.context() as faulty:
-        faulty.setattr("headrace.kafka.scram_credentials.submit_within", failing)
+        faulty.setattr("headrace.partitions.lookups.submit_within", failing)
         await asyncio.to_thread(run, lambda admin: upsert(admin, 4096))
     told.append(repr(await OneNode(node).admin("status")))
     told.append(repr(await written(node, 3)))

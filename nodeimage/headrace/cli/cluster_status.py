@@ -67,7 +67,7 @@ def status(
             return
         if wait:
             _await_whole(cluster, timeout)
-        here = {} if bootstrap else _embedded(data)
+        here = _embedded(cluster.target.folder)
         shown = _gathered(cluster, here, events)
     if output is OutputFormat.JSON:
         print_json(shown)
@@ -91,7 +91,7 @@ def _watch(
     def gather() -> dict[str, Any]:
         if node is not None:
             return _node_detail(cluster, node)
-        return _gathered(cluster, {} if bootstrap else _embedded(data), events)
+        return _gathered(cluster, _embedded(target.folder), events)
 
     def draw(shown: dict[str, Any]) -> None:
         if node is not None:
@@ -101,7 +101,8 @@ def _watch(
         else:
             _print(shown)
 
-    with Polled(find_target(bootstrap, data)) as cluster:
+    target = find_target(bootstrap, data)
+    with Polled(target) as cluster:
         watch(gather, draw, interval_s=interval_s, in_place=output is not OutputFormat.JSON)
 
 
@@ -324,12 +325,13 @@ def _await_whole(cluster: "Cluster", timeout_s: float) -> None:
         time.sleep(POLL_S)
 
 
-def _embedded(data: Path | None) -> dict[str, Any]:
-    """What this machine knows of the cluster that runs in the folder: its path, and process ids by node."""
+def _embedded(folder: Path | None) -> dict[str, Any]:
+    """What this machine knows of the cluster that runs in the folder: its path, and process ids by node. Empty if it
+    runs in none."""
     from headrace.local.cluster import running_cluster
-    from headrace.local.folder import default_folder
 
-    folder = data or default_folder()
+    if folder is None:
+        return {}
     cluster = running_cluster(folder)
     nodes = cluster.nodes if cluster else ()
     return {"data": str(folder), "processes": {node.node_id: node.pid for node in nodes}}

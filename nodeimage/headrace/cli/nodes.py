@@ -199,10 +199,9 @@ def remove(
       headrace node remove 1
     """
     from headrace.cli.connect import connected, connected_to
-    from headrace.local.folder import default_folder
 
-    folder = None if bootstrap else data or default_folder()
     with connected(bootstrap, data) as cluster:
+        folder = cluster.target.folder
         addresses = {each["node"]: each["address"] for each in cluster.admin("node.list")}
         checked = cluster.admin("node.remove", {"node": node, "force": force, "check_only": True})
     if folder is not None:

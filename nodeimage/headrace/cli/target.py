@@ -54,6 +54,10 @@ class Target:
     addresses: str
     """`host:port,host:port`"""
     access: Access
+    folder: Path | None = None
+    """The data folder, if this is the embedded cluster that runs in it. Only then is a node of the folder a node of
+    this cluster: both may have a node 1.
+    """
 
     def at(self, addresses: str) -> "Target":
         """A target with other addresses of the same cluster."""
@@ -83,8 +87,9 @@ def find_target(bootstrap: str | None, folder: Path | None) -> Target:
     """The target of the command. Raises HeadraceError, whose one line gives advice."""
     options = client_options()
     asked = _asked_for(options)
-    in_use = None if asked is not None else _in_use()
     default = bootstrap is None and folder is None
+    in_use = _in_use() if asked is None and (default or (bootstrap and not options.data_given)) else None
+    embedded = None
     if asked is not None and asked.addresses and not (options.bootstrap_given or options.data_given):
         addresses, settings = asked.addresses, asked
     elif in_use is not None and in_use.addresses and default:
@@ -92,11 +97,11 @@ def find_target(bootstrap: str | None, folder: Path | None) -> Target:
     elif bootstrap and not options.data_given:
         addresses, settings = bootstrap, asked or _own_settings(bootstrap, in_use, folder)
     else:
-        folder = expanded(folder or default_folder())
-        addresses, settings = _of_embedded(folder), asked or of_folder(folder)
+        embedded = expanded(folder or default_folder())
+        addresses, settings = _of_embedded(embedded), asked or of_folder(embedded)
     for address in addresses.split(","):
         split_address(address)
-    return Target(addresses, access_of(settings, options))
+    return Target(addresses, access_of(settings, options), embedded)
 
 
 def access_of(settings: Settings, options: ClientOptions) -> Access:

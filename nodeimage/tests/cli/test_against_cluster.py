@@ -5,12 +5,14 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
+from headrace.cli.target import plain
 from headrace.local.cluster import Started, StartOptions, running_cluster, start, stop
 from kit.patience import PATIENCE
 
@@ -69,6 +71,46 @@ def test_status_shows_nodes_volume_redundancy_and_events(hr: Headrace, three: St
     shown = hr("status").out
     assert "3 replicas; a record is acknowledged once all in sync, 2 at least, have it on disk" in shown
     assert "whole: " in shown
+
+
+def test_a_cluster_that_a_file_names_is_not_that_of_the_folder_here(
+    headrace: Headrace, three: Started, tmp_path: Path
+) -> None:
+    """Both have a node 1."""
+    config = tmp_path / "client.properties"
+    config.write_text(f"bootstrap.servers={three.cluster.bootstrap}\n")
+    elsewhere = headrace("status", "-o", "json", HEADRACE_CONFIG=str(config), HEADRACE_DATA=str(three.folder)).json
+    assert "data" not in elsewhere
+    assert [node["pid"] for node in elsewhere["nodes"]] == [None] * 3
+
+
+def test_a_node_that_is_removed_elsewhere_leaves_the_one_of_its_name_here(
+    headrace: Headrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A context in use used to count for the cluster, but not for the process and the folder."""
+    asked: list[dict[str, Any]] = []
+
+    class Elsewhere:
+        target = plain("h:1,i:1")
+
+        def admin(self, method: str, params: dict[str, Any] | None = None) -> Any:
+            if method == "node.list":
+                return [{"node": 1, "address": "h:1"}, {"node": 2, "address": "i:1"}]
+            asked.append(params or {})
+            return {"node": 1, "removed": True, "replicas_given_up": 0}
+
+    monkeypatch.setattr("headrace.cli.connect.connected", lambda *_: nullcontext(Elsewhere()))
+    monkeypatch.setattr("headrace.cli.connect.connected_to", lambda _target: nullcontext(Elsewhere()))
+    here = start(tmp_path / "here", StartOptions(nodes=1, port=0, node_options=SMALL), progress=lambda _: None)
+    try:
+        removed = headrace("node", "remove", "1", HEADRACE_DATA=str(here.folder))
+        assert (removed.code, removed.err) == (0, "removed node 1\n")
+        assert [each.get("check_only", False) for each in asked] == [True, False]
+        assert here.children["node-1"].poll() is None
+        assert (here.folder / "node-1").exists()
+    finally:
+        stop(here.folder, timeout_s=20)
+        here.children["node-1"].wait()
 
 
 def test_every_node_answers_for_the_cluster(headrace: Headrace, three: Started) -> None:

@@ -109,6 +109,37 @@ def test_addresses_of_the_command_line_come_before_a_files_and_those_of_the_envi
     assert who(find_target(None, running(tmp_path / "d", 7001))) == ("127.0.0.1:7001", "alice")
 
 
+def test_only_the_embedded_cluster_has_a_folder_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise `node remove 1` of a cluster elsewhere would erase the node 1 of the folder."""
+    folder = running(tmp_path / "d", 7001)
+    monkeypatch.setenv("HEADRACE_DATA", str(folder))
+    assert find_target(None, None).folder == folder
+    assert find_target(None, folder).folder == folder
+    assert find_target("127.0.0.1:7001", None).folder is None
+    config = file(tmp_path / "alice", "alice", "h:1")
+    begin(ClientOptions(config=config))
+    assert find_target(None, None).folder is None
+    begin(ClientOptions(config=config, data_given=True))
+    assert find_target(None, folder).folder == folder, "the file says only as whom"
+    begin(NO_OPTIONS)
+    write_contexts(Contexts("used", {"used": Context(config=str(config))}))
+    assert find_target(None, None).folder is None
+    assert find_target(None, folder).folder == folder
+    monkeypatch.setenv("HEADRACE_CONTEXT", "used")
+    assert find_target(None, None).folder is None
+    assert find_target(None, None).at("i:1").folder is None
+
+
+def test_a_context_that_cannot_be_used_does_not_matter_to_who_names_a_folder(tmp_path: Path) -> None:
+    write_contexts(Contexts("used", {"used": Context(config=str(tmp_path / "gone"))}))
+    folder = running(tmp_path / "d", 7001)
+    assert find_target(None, folder).addresses == "127.0.0.1:7001"
+    with pytest.raises(HeadraceError, match="gone cannot be read"):
+        find_target(None, None)
+
+
 def test_options_that_exclude_each_other(tmp_path: Path) -> None:
     begin(ClientOptions(config=tmp_path, context_name="a"))
     with pytest.raises(HeadraceError, match="--config and --context exclude each other"):

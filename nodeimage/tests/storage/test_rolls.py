@@ -121,7 +121,12 @@ async def test_partitions_that_cannot_roll_for_want_of_room_say_so_once(
         full += [StorageFull("no room on the disk")]
         await node.call("put", TOPIC, bytes(2000))
         assert (await node.call("produce", TOPIC, [b"more"])).error == Code.KAFKA_STORAGE_ERROR
-    told = [each["event"] for each in logged if each["log_level"] in ("warning", "error")]
+    # A loop that is held up on a busy machine says so.
+    told = [
+        each["event"]
+        for each in logged
+        if each["log_level"] in ("warning", "error") and each["event"] != "this process stood still"
+    ]
     assert told == ["partitions cannot be rolled, as there is too little room on the disk"] * 2
 
 

@@ -63,12 +63,9 @@ def install(folder: Path) -> Path:
     Path(packages, "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(found)]
     subprocess.run([*pip, "install", "--no-deps", "--no-compile", str(wheel)], check=True)
+    probe = [found, "-c", "from headrace.base.build import build; print(build())"]
     said = subprocess.run(
-        [found, "-c", "from headrace.base.build import build; print(build())"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
+        probe, cwd=folder, env=_environment(), capture_output=True, text=True, check=True
     ).stdout.strip()
     if said != "compiled":
         sys.exit(f"what is installed in {environment} says that it is {said}")
@@ -90,8 +87,13 @@ def _digest() -> str:
 
 def run(found: Path, *arguments: str, **environment: str) -> int:
     """Run that Python; return its exit code."""
-    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run([found, *arguments], cwd=stages.ROOT, env={**known, **environment}, check=False).returncode
+    known = _environment() | environment
+    return subprocess.run([found, *arguments], cwd=stages.ROOT, env=known, check=False).returncode
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment without a path to the checkout, whose sources would be found first."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def main(arguments: Sequence[str]) -> int:

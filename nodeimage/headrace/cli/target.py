@@ -88,14 +88,15 @@ def find_target(bootstrap: str | None, folder: Path | None) -> Target:
     options = client_options()
     asked = _asked_for(options)
     default = bootstrap is None and folder is None
-    in_use = _in_use() if asked is None and (default or (bootstrap and not options.data_given)) else None
+    named = None if options.data_given else bootstrap
+    in_use = _in_use() if asked is None and (default or named) else None
     embedded = None
     if asked is not None and asked.addresses and not (options.bootstrap_given or options.data_given):
         addresses, settings = asked.addresses, asked
     elif in_use is not None and in_use.addresses and default:
         addresses, settings = in_use.addresses, in_use
-    elif bootstrap and not options.data_given:
-        addresses, settings = bootstrap, asked or _own_settings(bootstrap, in_use, folder)
+    elif named:
+        addresses, settings = named, asked or _own_settings(named, in_use, folder)
     else:
         embedded = expanded(folder or default_folder())
         addresses, settings = _of_embedded(embedded), asked or of_folder(embedded)

@@ -241,8 +241,9 @@ def _write_struct(schema: _Struct, out: bytearray, fields: Mapping[str, Any]) ->
         value = _value(declared, fields)
         if value == declared.default:
             continue
-        encoded = bytearray()
-        _write_field(declared, encoded, value)
+        encoded = _field_bytes(declared, value)
+        if encoded == _field_bytes(declared, declared.default):  # a struct whose fields all have their defaults
+            continue
         tagged += uvarint(tag) + uvarint(len(encoded)) + encoded
         present += 1
     out += uvarint(present) + tagged
@@ -253,6 +254,12 @@ def _value(declared: _Field, fields: Mapping[str, Any]) -> Any:
     if value is _MISSING and declared.alias is not None:
         value = fields.get(declared.alias, _MISSING)
     return declared.default if value is _MISSING else value
+
+
+def _field_bytes(declared: _Field, value: Any) -> bytearray:
+    out = bytearray()
+    _write_field(declared, out, value)
+    return out
 
 
 def _write_field(declared: _Field, out: bytearray, value: Any) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import kio.index
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest as KafkaPythonRequest
 from kio.serial import entity_reader
@@ -107,7 +107,12 @@ def as_fields(request: FetchRequest) -> dict[str, Any]:
     }
 
 
+NO_REPLICA = FetchRequest(0, 0, 0, 0, 0, 0, [], [], "", -1)
+"""A consumer's request: the tagged field with the replica has its default, so it is left out (KIP-482)."""
+
+
 @given(requests())
+@example((15, NO_REPLICA))
 def test_a_request_has_the_bytes_of_kafkas_schema(asked: tuple[int, FetchRequest]) -> None:
     version, request = asked
     raw = encode_request(version, request)

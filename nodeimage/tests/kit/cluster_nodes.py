@@ -89,11 +89,21 @@ class Node:
         return path.read_text() if path.exists() else ""
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; does nothing for a process that has ended."""
+        """Send a signal; does nothing for a process that has ended. Returns once SIGSTOP has taken effect."""
         if self.is_up:
             assert self.process is not None
             self.process.send_signal(number)
             self.stopped = number is signal.SIGSTOP or (self.stopped and number is not signal.SIGCONT)
+            if number is signal.SIGSTOP:
+                until("every thread stands still", lambda: not self.is_up or self._stands_still(), every_s=0.001)
+
+    def _stands_still(self) -> bool:
+        """Whether all threads are stopped. A thread within a system call ends it first: it may still get a lock."""
+        assert self.process is not None
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread or the process ends
+            return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
+        return False
 
     def wait(self, timeout_s: float = END_S) -> int:
         """The exit code of its process, once it has ended."""

@@ -118,7 +118,7 @@ def test_ways_that_break_again_and_again_in_the_middle_of_batches(linked: Linked
     make(north, TOPIC, partitions=1)
     producer = Producer({**at(north.bootstrap), "batch.size": 100_000, "linger.ms": 20})
     chance = random.Random(1)
-    for _ in range(300):
+    for _ in range(500):  # at the rate below enough for three breaks, even if no byte is sent twice
         producer.produce(TOPIC, chance.randbytes(20_000), partition=0)
     assert producer.flush(60) == 0
     (end,) = ends(north, TOPIC)
